@@ -11,22 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from .config import Action
+
+# Actions that leave a new permutation behind.
+RENEWING = (Action.GROUP, Action.ASSIGN)
 # A sampler may hand over a sigma that differs from its own schedule in the last digits (sa_solver: 0.99998 for 1.0).
 SIGMA_TOLERANCE = 1e-4
-
-
-class Action(Enum):
-    """What one attention call does about grouping (paper, section 3.2; the table in docs/architecture.md)."""
-
-    GROUP = "group"  # k-means from scratch, new permutation, block means on
-    ASSIGN = "assign"  # kept centroids, new permutation, block means on
-    REUSE = "reuse"  # kept permutation, block means on
-    PLAIN = "plain"  # kept permutation if there is one, block means off
-
-    @property
-    def renews(self) -> bool:
-        """True if the call leaves a new permutation behind."""
-        return self in (Action.GROUP, Action.ASSIGN)
 
 
 class AfterWindow(Enum):
@@ -56,7 +46,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.window <= 1.0:
-            raise ValueError(f"window must lie between 0 and 1 (a fraction of the schedule), got {self.window}; try 0.25")
+            rule = "must lie between 0 and 1 (a fraction of the schedule)"
+            raise ValueError(f"window {rule}, got {self.window}; try 0.25")
         if self.refresh < 1:
             raise ValueError(f"refresh must be at least 1 step, got {self.refresh}; try 4")
 
