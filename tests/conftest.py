@@ -1,0 +1,72 @@
+"""Fixtures shared by every room's tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tools import environment
+
+STAND_INS = environment.TOOLS / "stand_ins"
+
+
+def _without(what: str) -> None:
+    """In CI everything must run; elsewhere a missing piece skips and names the remedy."""
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+def pytest_collection_modifyitems(items):
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def comfy_environment():
+    """tools/environment.py, once its ComfyUI is there. `python tools/test.py` makes it."""
+    if not environment.COMFYUI.exists() or not environment.MODELS.exists():
+        _without("no ComfyUI to test against: run python tools/test.py, which sets one up")
+    return environment
+
+
+@pytest.fixture(scope="session")
+def start_comfy(comfy_environment, tmp_path_factory):
+    """start_comfy(**options) starts a ComfyServer with this pack and the stand-in nodes; all are killed at the end."""
+    from tools.server import ComfyServer
+
+    running = []
+
+    def start(packs=(), **options):
+        linked = {environment.PACK_FOLDER: environment.ROOT, "stand_ins": STAND_INS}
+        linked.update({Path(pack).name: pack for pack in packs})
+        server = ComfyServer(tmp_path_factory.mktemp("comfyui"), packs=linked, **options)
+        running.append(server.__enter__())
+        return server
+
+    yield start
+    for server in running:
+        server.__exit__()
+
+
+@pytest.fixture(scope="session")
+def comfy_server(start_comfy):
+    """A ComfyServer that is up, shared by the session. Its prompts are cached: vary a seed to sample again.
+
+    tests/comfy/nodes, where it exists, is linked in as one more node pack (probes that only tests need).
+    """
+    probes = Path(__file__).parent / "comfy" / "nodes"
+    return start_comfy(packs=[probes] if probes.exists() else [])
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Path of the browser for tests/browser."""
+    path = environment.chromium()
+    if path is None:
+        _without(environment.NO_BROWSER)
+    return path
