@@ -1,0 +1,67 @@
+"""One attention call, end to end, on either backend."""
+
+from __future__ import annotations
+
+import torch
+
+from . import reference
+from .config import Action, Grouping, Numerics
+from .errors import ParameterError
+
+HEAD_DIMS = (64, 128)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+BACKENDS = ("auto", "cuda", "reference")
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    numerics: Numerics,
+    action: Action,
+    grouping: Grouping | None = None,
+    backend: str = "auto",
+) -> tuple[torch.Tensor, Grouping | None]:
+    """Non-causal attention softmax(q k^T / sqrt(D)) v with low-bit operands.
+
+    q         [B, H, Nq, D], k and v [B, H, Nk, D]; D 64 or 128; fp16, bf16 or fp32; any strides; never written
+    numerics  formats and smoothing; see `config.profile`
+    action    what to do about grouping; a cold ASSIGN or REUSE groups
+    grouping  what an earlier call on the same shape returned
+    backend   "cuda" runs kernels, "reference" torch operations, "auto" kernels where one fits
+
+    Returns (out [B, H, Nq, D] in q's dtype, grouping for the next call or None when nothing was grouped).
+    Raises ParameterError for what cannot be right, KernelUnavailable when backend is "cuda" and no kernel fits.
+    """
+    check(q, k, v, grouping, backend)
+    grouping = reference.group(v, numerics, action, grouping)
+    perm = None if grouping is None else grouping.perm
+    operands = reference.prepare(q, k, v, numerics, perm, means=action is not Action.PLAIN)
+    return reference.attention(operands, numerics).to(q.dtype), grouping
+
+
+def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grouping: Grouping | None, backend: str) -> None:
+    """Raises ParameterError unless the call is well formed."""
+    if backend not in BACKENDS:
+        raise ParameterError("backend", f"one of {', '.join(BACKENDS)}", backend, "choose one of these")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4 or 0 in x.shape:
+            raise ParameterError(name, "a non-empty [B, H, N, D] tensor", tuple(x.shape), "reshape it")
+        if x.dtype not in DTYPES or x.dtype != q.dtype:
+            raise ParameterError(f"{name}.dtype", f"q's, one of {DTYPES}", x.dtype, "cast q, k and v alike")
+        if x.device != q.device:
+            raise ParameterError(f"{name}.device", f"q's, {q.device}", x.device, "move q, k and v to one device")
+        if x.shape[-1] not in HEAD_DIMS:
+            raise ParameterError(
+                f"{name}.shape[-1] (head_dim)", "64 or 128", x.shape[-1], "use the model's own attention"
+            )
+    if k.shape != v.shape or k.shape[:2] != q.shape[:2] or k.shape[-1] != q.shape[-1]:
+        shapes = tuple(tuple(x.shape) for x in (q, k, v))
+        raise ParameterError(
+            "q, k, v", "[B,H,Nq,D], [B,H,Nk,D], [B,H,Nk,D]", shapes, "repeat grouped heads, align batches"
+        )
+    if grouping is not None and grouping.perm.shape != k.shape[:-1]:
+        raise ParameterError(
+            "grouping.perm", f"of shape {tuple(k.shape[:-1])}", tuple(grouping.perm.shape), "group again for this shape"
+        )

@@ -1,0 +1,179 @@
+"""Everything that changes a byte of the result, and the named settings.
+
+`Numerics` is pure data: the reference, the kernels and the benchmarks all read the same object. This module imports
+nothing, so that a node can list profiles without loading torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from .errors import ParameterError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Action(Enum):
+    """What one attention call does about grouping (section 3.4 of the paper)."""
+
+    GROUP = "group"  # k-means from scratch, new permutation, block means on
+    ASSIGN = "assign"  # kept centroids, new permutation, block means on
+    REUSE = "reuse"  # kept permutation, block means on
+    PLAIN = "plain"  # kept permutation if there is one, block means off
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What a grouping call leaves for later calls. All tensors live on the device of the values.
+
+    centroids  int8  [B, H, C, D]  cluster centres in steps
+    step       fp32  [B, H]        int8 steps per unit of v, 127 / (8 rms); 0 for all-zero values
+    rank       int32 [B, H, C]     position of each cluster in the chain
+    perm       int32 [B, H, Nk]    perm[i] is the token at place i (Eq. 3)
+    """
+
+    centroids: torch.Tensor
+    step: torch.Tensor
+    rank: torch.Tensor
+    perm: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held on the device."""
+        return sum(t.numel() * t.element_size() for t in (self.centroids, self.step, self.rank, self.perm))
+
+
+CHOICES = {
+    "qk": ("int8", "e4m3", "nvfp4", "none"),
+    "pv": ("e4m3", "int8", "nvfp4", "none"),
+    "probability": ("expcast", "exact", "u8", "nvfp4", "none"),
+    "p_scale": ("tile", "running"),
+    "q_granularity": ("token", "warp", "block"),
+    "k_granularity": ("thread", "warp", "block"),
+    "cluster_order": ("chain", "label", "none"),
+    "mean": ("corrected", "plain", "none"),
+}
+P_FORMATS = {"e4m3": ("expcast", "exact"), "int8": ("u8",), "nvfp4": ("nvfp4",), "none": ("none",)}
+LIMITS = {"clusters": (0, 512), "tokens_per_cluster": (1, 65536), "iterations": (1, 64), "sample_stride": (1, 64)}
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """One numeric setting of the whole pipeline; the defaults are the `balanced` profile.
+
+    qk                  operand format of Q K^T; "none" leaves fp32
+    pv                  operand format of P V
+    probability         "expcast" Eq. 7; "exact" fp32 exponential rounded to E4M3; "u8" for INT8 values; "nvfp4"
+    p_scale             "tile": every key tile is encoded against its own row maximum; "running": against the maximum
+                        so far, as Eq. 1
+    q_granularity       query rows that share a scale: token 1, warp 32, block 128
+    k_granularity       keys that share a scale: thread 32 (strided, see csrc/README.md), warp 64, block 128
+    smooth_k, smooth_q  subtract the channel mean of K; the mean of each 128 queries (restored in the scores)
+    k_mean_blocks       at most about this many blocks of 128 keys are read for the K mean; 0 reads all
+    hadamard            rotate Q and K
+    cluster_order       order of the k-means clusters: nearest-neighbour "chain", "label" as Eq. 3; "none": no grouping
+    clusters            number of clusters; 0: one per `tokens_per_cluster` keys, within 8..512
+    iterations          Lloyd iterations
+    sample_stride       iterations see every n-th token
+    mean                block means of V (Eq. 4): "corrected" absorbs the mean rounding error of the residual in fp32,
+                        "plain" is rounded to bf16, "none" quantizes V itself
+    four_over_six       NVFP4 chooses amax/6 or amax/4 for each group of 16 by squared error
+    """
+
+    qk: str = "int8"
+    pv: str = "e4m3"
+    probability: str = "expcast"
+    p_scale: str = "tile"
+    q_granularity: str = "token"
+    k_granularity: str = "thread"
+    smooth_k: bool = True
+    k_mean_blocks: int = 64
+    smooth_q: bool = False
+    hadamard: bool = True
+    cluster_order: str = "chain"
+    clusters: int = 0
+    tokens_per_cluster: int = 128
+    iterations: int = 4
+    sample_stride: int = 4
+    mean: str = "corrected"
+    four_over_six: bool = False
+
+    def __post_init__(self):
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ParameterError(name, f"one of {', '.join(choices)}", value, "choose one of these")
+        for name, (low, high) in LIMITS.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or not low <= value <= high:
+                raise ParameterError(name, f"an integer in {low}..{high}", value, "choose a value in this range")
+        if self.k_mean_blocks < 0:
+            raise ParameterError("k_mean_blocks", "0 (all) or more", self.k_mean_blocks, "use 0 for the exact mean")
+        if self.probability not in P_FORMATS[self.pv]:
+            allowed = " or ".join(P_FORMATS[self.pv])
+            raise ParameterError(
+                "probability", f"{allowed} when pv is {self.pv}", self.probability, "change one of them"
+            )
+        if self.probability == "u8" and self.p_scale != "tile":
+            raise ParameterError(
+                "p_scale", "tile when probability is u8", self.p_scale, "u8 has no room for a stale maximum"
+            )
+
+    @property
+    def bits(self) -> int:
+        """Width of the narrowest operand, 4, 8 or 32."""
+        return min({"nvfp4": 4, "none": 32}.get(name, 8) for name in (self.qk, self.pv))
+
+    def differs_from(self, other: Numerics) -> dict[str, tuple]:
+        """{field: (own value, other's value)} for every field that differs."""
+        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+_PAPER = dict(
+    p_scale="running",
+    q_granularity="warp",
+    k_granularity="warp",
+    k_mean_blocks=0,
+    cluster_order="label",
+    tokens_per_cluster=256,
+    sample_stride=1,
+    mean="plain",
+)
+_BASELINE = dict(p_scale="running", k_mean_blocks=0, cluster_order="none", mean="none")
+
+PROFILES: dict[str, Numerics] = {
+    # What we run.
+    "balanced": Numerics(),
+    "quality": Numerics(pv="int8", probability="u8"),
+    "4bit": Numerics(qk="nvfp4", pv="nvfp4", probability="nvfp4", p_scale="running", smooth_q=True, four_over_six=True),
+    "int8-nvfp4": Numerics(pv="nvfp4", probability="nvfp4", p_scale="running", four_over_six=True),
+    # The paper, to the letter.
+    "paper-8bit": Numerics(**_PAPER),
+    "paper-4bit": Numerics(qk="nvfp4", pv="nvfp4", probability="nvfp4", smooth_q=True, **_PAPER),
+    # Baselines, for comparison only.
+    "fp8-naive": Numerics(
+        qk="e4m3",
+        probability="exact",
+        q_granularity="block",
+        k_granularity="block",
+        smooth_k=False,
+        hadamard=False,
+        **_BASELINE,
+    ),
+    "sage2-like": Numerics(
+        probability="exact", q_granularity="warp", k_granularity="warp", hadamard=False, **_BASELINE
+    ),
+    "sage3-like": Numerics(qk="nvfp4", pv="nvfp4", probability="nvfp4", smooth_q=True, hadamard=False, **_BASELINE),
+    "unquantized": Numerics(qk="none", pv="none", probability="none"),
+}
+
+
+def profile(name: str) -> Numerics:
+    """The named setting; raises ParameterError for an unknown name."""
+    if name not in PROFILES:
+        raise ParameterError("profile", f"one of {', '.join(PROFILES)}", name, "choose one of these")
+    return PROFILES[name]

@@ -1,0 +1,89 @@
+"""The attention loop on low-bit operands (Eq. 1 with Eq. 6), all key tiles of a row block at once.
+
+The online recurrence rescales by alpha whenever the maximum moves. Unrolled, the alphas telescope: tile j, encoded
+against its reference maximum m_j, enters with weight `w_j = 2^(m_j - m_last)`. That is what is computed here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn.functional import pad
+
+from ..config import Numerics
+from .formats import decode
+from .operands import Operands
+from .probability import probabilities
+from .scores import k_group_of_key
+
+BLOCK = 128
+CHUNK = 1 << 20  # scores held at a time
+
+
+def score_factors(operands: Operands, numerics: Numerics) -> tuple[torch.Tensor, torch.Tensor]:
+    """(row factor `[B, H, Nq]`, key factor `[B, H, Nk]`): dot * row * key is the score times log2(e)."""
+    head_dim = operands.q_codes.shape[-1]
+    constant = math.log2(math.e) / math.sqrt(head_dim) / (head_dim if numerics.hadamard else 1)
+    group = k_group_of_key(numerics.k_granularity, operands.k_scale.device)
+    key = operands.k_scale[..., group].flatten(-2)[..., : operands.k_codes.shape[-2]]
+    return operands.q_scale * constant, key
+
+
+def values(operands: Operands, numerics: Numerics) -> torch.Tensor:
+    """Dequantized residual, fp32 `[B, H, Nk, D]`."""
+    length, codes = operands.v_codes.shape[-2], operands.v_codes
+    if numerics.pv == "e4m3":
+        return decode(codes, None, "e4m3") * operands.v_scale[..., None, :]
+    if numerics.pv == "nvfp4":
+        decoded = decode(pad(codes.mT, (0, -length % 16)), operands.v_micro, "nvfp4")[..., :length].mT
+    else:
+        decoded = decode(codes, None, numerics.pv)
+    return decoded * operands.v_scale.repeat_interleave(BLOCK, -2)[..., :length, :]
+
+
+def attention(operands: Operands, numerics: Numerics, block_n: int = BLOCK, dtype: torch.dtype = torch.float32):
+    """O `[B, H, Nq, D]` in `dtype`.
+
+    block_n  keys per tile, a divisor of 128. The result depends on it: a kernel is compared at its own width.
+    dtype    fp32 as the kernels accumulate, or fp64 to tell format error from accumulation error.
+    """
+    shape, length = operands.q_codes.shape, operands.k_codes.shape[-2]
+    tiles = -(-length // BLOCK) * (BLOCK // block_n)
+    padding = tiles * block_n - length
+    row, key = (f.flatten(0, 1).to(dtype) for f in score_factors(operands, numerics))
+    q = decode(operands.q_codes, operands.q_micro, numerics.qk).flatten(0, 1).to(dtype)
+    k = decode(operands.k_codes, operands.k_micro, numerics.qk).flatten(0, 1).to(dtype)
+    k, key = pad(k, (0, 0, 0, padding)), pad(key, (0, padding))
+    v = pad(values(operands, numerics).flatten(0, 1).to(dtype), (0, 0, 0, padding))
+    mean = operands.v_mean.flatten(0, 1).to(dtype)
+    bias = operands.score_bias
+    if bias is not None:
+        gain = math.log2(math.e) / math.sqrt(shape[-1]) / (shape[-1] if numerics.hadamard else 1)
+        bias = pad(bias.flatten(0, 1).to(dtype) * gain, (0, padding))
+
+    out = torch.empty(q.shape, dtype=dtype, device=q.device)
+    rows = max(BLOCK // 8, min(BLOCK, CHUNK // max(1, q.shape[0] * tiles * block_n) // 16 * 16))
+    for start in range(0, shape[-2], rows):
+        part = slice(start, min(start + rows, shape[-2]))
+        s = q[:, part] @ k.mT
+        s *= row[:, part, None]
+        s *= key[:, None]
+        if bias is not None:
+            s += bias[:, start // BLOCK, None]
+        if padding:
+            s[..., length:] = -torch.inf
+        out[:, part] = row_block(s.unflatten(-1, (tiles, block_n)), v, mean, numerics)
+    return out.unflatten(0, shape[:2])
+
+
+def row_block(s: torch.Tensor, v: torch.Tensor, mean: torch.Tensor, numerics: Numerics) -> torch.Tensor:
+    """Scores `[Z, rows, tiles, block_n]` in log2 units -> normalised output `[Z, rows, D]` (Eq. 6)."""
+    row_max = s.amax(-1, keepdim=True)
+    if numerics.p_scale == "running":
+        row_max = row_max.cummax(-2).values
+    p, r = probabilities(s - row_max, numerics.probability, numerics.p_scale)
+    weight = torch.exp2(row_max - row_max.amax(-2, keepdim=True))
+    p, r = p.to(s.dtype) * weight, r.to(s.dtype) * weight[..., 0]
+    per_block = r.unflatten(-1, (mean.shape[-2], -1)).sum(-1)
+    return (p.flatten(-2) @ v + per_block @ mean) / r.sum(-1, keepdim=True)

@@ -1,0 +1,62 @@
+"""q, k, v -> the low-bit operands of the attention loop (appendix B)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..config import Numerics
+from .arithmetic import clean
+from .scores import k_mean, q_block_mean, quantize_k, quantize_q, rotate
+from .values import quantize_v
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Operands in natural order: row i of q is query i, row i of k and v is key perm[i]. nK = ceil(Nk/128).
+
+    Codes are int8 for INT8, bytes for E4M3, nibbles 0..15 one a byte for NVFP4, fp32 for "none". `micro` tensors are
+    the E4M3 scales of NVFP4 groups of 16, else None. All scales and means are fp32. `layout.images` gives the
+    kernels' form.
+    """
+
+    q_codes: torch.Tensor  # [B, H, Nq, D]
+    q_micro: torch.Tensor | None  # [B, H, Nq, D/16]
+    q_scale: torch.Tensor  # [B, H, Nq]
+    k_codes: torch.Tensor  # [B, H, Nk, D]
+    k_micro: torch.Tensor | None  # [B, H, Nk, D/16]
+    k_scale: torch.Tensor  # [B, H, nK, groups]
+    score_bias: torch.Tensor | None  # [B, H, nQ, Nk] what Q smoothing took out of the scores, before sm_scale
+    v_codes: torch.Tensor  # [B, H, Nk, D]
+    v_micro: torch.Tensor | None  # [B, H, D, ceil(Nk/16)]
+    v_scale: torch.Tensor  # [B, H, D] for E4M3, else [B, H, nK, D]
+    v_mean: torch.Tensor  # [B, H, nK, D], zeros when means are off
+
+
+def permute(x: torch.Tensor, perm: torch.Tensor | None) -> torch.Tensor:
+    """Rows of x `[B, H, N, D]` in the order of perm `[B, H, N]` (Eq. 3)."""
+    return x if perm is None else x.gather(-2, perm.long()[..., None].expand(x.shape))
+
+
+def prepare(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numerics: Numerics, perm: torch.Tensor | None, means: bool
+) -> Operands:
+    """Operands of one call; q `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`, perm int32 `[B, H, Nk]` or None.
+
+    `means` False leaves the block means out whatever the numerics say (Action.PLAIN).
+    """
+    q, k, v = clean(q), clean(k), clean(v)
+    if numerics.smooth_k:
+        k = k - k_mean(k, numerics.k_mean_blocks)
+    q_mean = q_block_mean(q) if numerics.smooth_q else None
+    if q_mean is not None:
+        q = q - q_mean.repeat_interleave(128, -2)[..., : q.shape[-2], :]
+    k = rotate(permute(k, perm), numerics)
+    bias = None if q_mean is None else rotate(q_mean, numerics) @ k.mT
+    return Operands(
+        *quantize_q(rotate(q, numerics), numerics),
+        *quantize_k(k, numerics),
+        bias,
+        *quantize_v(permute(v, perm), numerics, means),
+    )

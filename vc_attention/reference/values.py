@@ -1,0 +1,51 @@
+"""V-Smooth, second half: block means and the quantized residual (Eq. 4)."""
+
+from __future__ import annotations
+
+import torch
+
+from ..config import Numerics
+from .arithmetic import block_sizes, blocks, tree_sum
+from .formats import QMAX, decode, encode, encode_nvfp4, reciprocal_scale
+
+BLOCK = 128
+
+
+def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool):
+    """Permuted v `[B, H, Nk, D]`, fp32 -> (codes, micro, scale, mean).
+
+    codes  as the format, `[B, H, Nk, D]`
+    micro  NVFP4: E4M3 bytes `[B, H, D, ceil(Nk/16)]`, groups of 16 run along keys as the PV product needs; else None
+    scale  fp32 `[B, H, D]` for E4M3 (one per channel), `[B, H, nK, D]` otherwise (one per block and channel)
+    mean   fp32 `[B, H, nK, D]` in natural units, zeros when means are off
+    """
+    length = v.shape[-2]
+    tiles, sizes = blocks(v, BLOCK), block_sizes(length, BLOCK, v.device)[:, None]
+    valid = torch.arange(BLOCK, device=v.device)[:, None] < sizes[..., None]
+    means = means and numerics.mean != "none"
+    mean = tree_sum(tiles, -2) / sizes if means else torch.zeros_like(tiles[..., 0, :])
+    if numerics.mean == "plain":  # rounded before it is subtracted, so that its restoration is exact
+        mean = mean.bfloat16().float()
+    residual = torch.where(valid, tiles - mean[..., None, :], 0.0)
+
+    micro = None
+    if numerics.pv == "none":
+        codes, scale, decoded = residual, torch.ones_like(mean), residual
+    else:
+        amax = residual.abs().amax(-2)
+        if numerics.pv == "e4m3":
+            amax = amax.amax(-2)
+        inverse, scale = reciprocal_scale(amax, QMAX[numerics.pv])
+        per_element = (inverse, scale) if numerics.pv != "e4m3" else (inverse[..., None, :], scale[..., None, :])
+        scaled = residual * per_element[0][..., None, :]
+        if numerics.pv == "nvfp4":
+            codes, micro = encode_nvfp4(scaled.mT.contiguous(), numerics.four_over_six)
+            decoded, codes = decode(codes, micro, "nvfp4").mT, codes.mT
+            micro = micro.transpose(-3, -2).flatten(-2)[..., : -(-length // 16)]
+        else:
+            codes = encode(scaled, numerics.pv)
+            decoded = decode(codes, None, numerics.pv)
+        decoded = decoded * per_element[1][..., None, :]
+    if means and numerics.mean == "corrected":
+        mean = mean + tree_sum(residual - decoded, -2) / sizes
+    return codes.flatten(-3, -2)[..., :length, :], micro, scale, mean
