@@ -2,9 +2,9 @@
 
     python tools/checkpoints.py --out MODELS        (run with ComfyUI's interpreter, from ComfyUI's folder)
 
-The models are real in everything but size: two blocks of 256 channels (two heads of 128, the head size of the real ones),
-so that every key, shape rule and code path of ComfyUI is the one an artist's checkpoint goes through. A text encoder has no
-place here; the stand-in nodes make conditionings. Takes seconds; the bytes depend on nothing but the seeds below.
+The models are real in everything but size: two blocks of 256 channels (two heads of 128, the head size of the real
+ones), so that every key, shape rule and code path of ComfyUI is the one an artist's checkpoint goes through. A text
+encoder has no place here; the stand-in nodes make conditionings. Takes seconds; the bytes depend on the seeds alone.
 """
 
 from __future__ import annotations
