@@ -6,19 +6,29 @@ import torch
 from torch.nn.functional import pad
 
 MAX_INPUT = 2.0**40
-TINY = 2.0**-100  # an amax or mean square below this counts as zero, so that no reciprocal overflows
+TINY = 2.0**-64  # an amax or rms below this counts as zero, so that no reciprocal overflows
 
 
 def tree_sum(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """Sum over `dim`: zero-pad to a power of two, then add the upper half to the lower half until one is left."""
-    x = x.movedim(dim, -1)
-    length = x.shape[-1]
-    half = 1 << max(length - 1, 0).bit_length()
-    x = pad(x, (0, half - length))
-    while half > 1:
-        half //= 2
-        x = x[..., :half] + x[..., half:]
-    return x[..., 0]
+    """Sum over `dim`: zero-pad to a power of two, then add neighbours `x[0::2] + x[1::2]` until one is left.
+
+    A sum over 128-row blocks is thus the tree over the blocks' own sums.
+    """
+    dim = dim % x.dim()
+    length = x.shape[dim]
+    missing = (1 << (length - 1).bit_length()) - length
+    x = pad(x, (0, 0) * (x.dim() - 1 - dim) + (0, missing))
+    while x.shape[dim] > 1:
+        even, odd = x.unflatten(dim, (-1, 2)).unbind(dim + 1)
+        x = even + odd
+    return x.squeeze(dim)
+
+
+def divide(a: torch.Tensor | float, b: torch.Tensor | float) -> torch.Tensor:
+    """IEEE fp32 quotient. The operators are not: torch turns scalar / x, and x / scalar on CUDA, into reciprocals."""
+    device = (a if isinstance(a, torch.Tensor) else b).device
+    a, b = (torch.as_tensor(x, dtype=torch.float32, device=device) for x in (a, b))
+    return torch.div(a, b)
 
 
 def blocks(x: torch.Tensor, size: int) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .arithmetic import TINY, tree_sum
+from .arithmetic import TINY, divide, tree_sum
 
 E4M3_MAX = 448.0
 E2M1_MAX = 6.0
@@ -42,8 +42,7 @@ def from_e2m1(codes: torch.Tensor) -> torch.Tensor:
 def reciprocal_scale(amax: torch.Tensor, qmax: float) -> tuple[torch.Tensor, torch.Tensor]:
     """(`qmax / amax`, `amax / qmax`), both 0 where amax counts as zero."""
     zero = amax < TINY
-    inverse = torch.where(zero, 0.0, qmax / amax)
-    return inverse, torch.where(zero, 0.0, amax / qmax)
+    return torch.where(zero, 0.0, divide(qmax, amax)), torch.where(zero, 0.0, divide(amax, qmax))
 
 
 def encode(x: torch.Tensor, format: str) -> torch.Tensor:
@@ -71,7 +70,7 @@ def encode_nvfp4(y: torch.Tensor, four_over_six: bool = False) -> tuple[torch.Te
     amax = groups.abs().amax(-1, keepdim=True)
 
     def at(top: float):
-        micro = to_e4m3(amax / top)
+        micro = to_e4m3(divide(amax, top))
         scale = from_e4m3(micro)
         codes = to_e2m1(torch.where(scale > 0, groups / scale, 0.0))
         return codes, micro, scale

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..config import Action, Grouping, Numerics
-from .arithmetic import TINY, clean, tree_sum
+from .arithmetic import TINY, clean, divide, tree_sum
 
 RANGE = 8.0  # int8 covers 8 rms; outlier tokens beyond it saturate and still find each other
 
@@ -21,9 +21,10 @@ def cluster_count(seqlen: int, numerics: Numerics) -> int:
 
 
 def step_size(sample: torch.Tensor) -> torch.Tensor:
-    """`[..., n, D]` -> int8 steps per unit of v, `127 / (8 rms)`: squares summed over D, then over rows."""
-    mean = tree_sum(tree_sum(sample * sample, -1), -1) / float(sample.shape[-2] * sample.shape[-1])
-    return torch.where(mean < TINY, 0.0, 127.0 / (RANGE * mean.sqrt()))
+    """Training tokens `[..., n, D]` -> int8 steps per unit of v, `127 / (8 rms)`; 0 when the rms counts as zero."""
+    squares = (sample * sample).flatten(-2)
+    rms = divide(tree_sum(squares, -1), squares.shape[-1]).sqrt()
+    return torch.where(rms < TINY, 0.0, divide(127.0, RANGE * rms))
 
 
 def to_steps(v: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
@@ -32,10 +33,13 @@ def to_steps(v: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
 
 
 def assign(x: torch.Tensor, centroids: torch.Tensor) -> torch.Tensor:
-    """Nearest centroid of every token: argmax of `2 x.c - |c|^2`, ties to the lowest index. int64 `[..., N]`."""
+    """Nearest centroid of every token, int64 `[..., N]`: argmax of `x.c - ((|c|^2 + 1) >> 1)`.
+
+    Ties go to the lowest index. The score fits 22 bits, so that a kernel can keep it and the index of one of 512 clusters in an int32.
+    """
     c = centroids.float()
-    score = 2.0 * (x.float() @ c.mT) - (c * c).sum(-1)[..., None, :]
-    return score.argmax(-1)
+    half_norm = ((c * c).sum(-1) + 1.0).mul(0.5).floor()
+    return (x.float() @ c.mT - half_norm[..., None, :]).argmax(-1)
 
 
 def update(x: torch.Tensor, labels: torch.Tensor, centroids: torch.Tensor) -> torch.Tensor:
