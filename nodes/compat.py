@@ -1,0 +1,29 @@
+"""What differs between the ComfyUI versions that the pack runs on."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+
+
+def accepted(target, **arguments):
+    """Call `target` with those of `arguments` that it knows.
+
+    ComfyUI's schema classes gain parameters over time (0.3.75 has no `advanced`, no `search_aliases`), and an unknown
+    one would keep the whole pack from loading.
+    """
+    known = inspect.signature(target).parameters
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+        arguments = {name: value for name, value in arguments.items() if name in known}
+    return target(**arguments)
+
+
+def outside_allocation_graph():
+    """A context for allocations that outlive the model call.
+
+    Since 0.38 ComfyUI records a block's allocations and replays them; what stays allocated must stay out of the record.
+    """
+    prefetch = sys.modules.get("comfy.model_prefetch")
+    pause = getattr(prefetch, "pause_malloc_graph", None)
+    return pause() if pause else contextlib.nullcontext()

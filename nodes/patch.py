@@ -1,0 +1,183 @@
+"""The VC-Attention Patch node."""
+
+from __future__ import annotations
+
+import comfy.model_management
+from comfy.patcher_extension import WrappersMP
+from comfy_api.latest import io
+
+from ..vc_attention.errors import ParameterError
+from . import kernels
+from .compat import accepted
+from .override import make_override
+from .run import KEY, apply_model, outer_sample_wrapper
+from .settings import BACKENDS, BITS, PROBABILITY, SMOOTHING, Settings, parse_blocks, settings
+
+OVERRIDE = "optimized_attention_override"
+
+
+class VCAttentionPatch(io.ComfyNode):
+    """MODEL -> MODEL: the same model, whose long self-attention runs on low-bit kernels."""
+
+    @classmethod
+    def define_schema(cls):
+        return accepted(
+            io.Schema,
+            node_id="VCAttentionPatch",
+            display_name="VC-Attention Patch",
+            category="model_patches/attention",
+            search_aliases=["vc attention", "low-bit attention", "fast attention", "8-bit attention", "sage attention"],
+            description=(
+                "Speeds up a video model by running its self-attention in 8 or 4 bits. Similar tokens are grouped and "
+                "their average is kept exact, so that little quality is lost. Patch every model of the workflow (both "
+                "experts of Wan2.2). After sampling the node shows what it did."
+            ),
+            inputs=_inputs(),
+            outputs=[io.Model.Output(tooltip="The patched model. The model that came in stays as it was.")],
+            hidden=[io.Hidden.unique_id],
+        )
+
+    @classmethod
+    def validate_inputs(cls, blocks_left_alone):
+        """True, or what is wrong with the list of blocks, before anything runs."""
+        try:
+            parse_blocks(blocks_left_alone)
+        except ParameterError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def execute(cls, model, enabled, **widgets):
+        if not enabled:
+            return io.NodeOutput(model)
+        chosen = settings(**widgets)
+        if chosen.backend == "cuda":  # refuse here, in words, rather than in the middle of sampling
+            kernels.choose("cuda", chosen.numerics, 128, comfy.model_management.get_torch_device())
+        return io.NodeOutput(patched(model, chosen, cls.hidden.unique_id))
+
+
+def patched(model, chosen: Settings, node_id: str | None):
+    """A clone of ComfyUI's ModelPatcher `model` with the override and the run wrappers on it.
+
+    A second patch replaces the first; an override of another node stays underneath and gets the calls that are not
+    ours.
+    """
+    clone = model.clone()
+    options = clone.model_options["transformer_options"]
+    previous = options.get(OVERRIDE)
+    previous = getattr(previous, "vc_attention_previous", previous)
+    options[OVERRIDE] = make_override(previous)
+    for kind, wrapper in (
+        (WrappersMP.OUTER_SAMPLE, outer_sample_wrapper(chosen, node_id)),
+        (WrappersMP.APPLY_MODEL, apply_model),
+    ):
+        clone.remove_wrappers_with_key(kind, KEY)
+        clone.add_wrapper_with_key(kind, KEY, wrapper)
+    return clone
+
+
+def _inputs() -> list:
+    return [
+        io.Model.Input("model", tooltip="The video model. Put this node right after the model loader or its LoRAs."),
+        accepted(
+            io.Combo.Input,
+            id="bits",
+            display_name="bit width",
+            options=list(BITS),
+            default="auto",
+            tooltip="Precision of the attention. 8 is safe. 4 is faster on the newest GPUs and visibly less exact. "
+            "auto picks 8.",
+        ),
+        accepted(
+            io.Float.Input,
+            id="grouping_window",
+            display_name="grouping window",
+            default=0.25,
+            min=0.0,
+            max=1.0,
+            step=0.05,
+            display_mode=io.NumberDisplay.slider,
+            tooltip="Share of the sampling, from its noisy start, during which tokens are grouped from scratch. The "
+            "picture's layout forms there. It counts the whole schedule, also when two samplers share it. "
+            "0.25 is right for nearly everything.",
+        ),
+        accepted(
+            io.Int.Input,
+            id="clusters",
+            display_name="clusters",
+            default=0,
+            min=0,
+            max=512,
+            tooltip="How many groups of similar tokens to form. 0 chooses by the length of the video.",
+        ),
+        accepted(
+            io.Int.Input,
+            id="refresh_interval",
+            display_name="refresh interval",
+            default=4,
+            min=1,
+            max=100,
+            advanced=True,
+            tooltip="Groups are renewed every so many steps. Smaller follows the picture more closely and costs time.",
+        ),
+        accepted(
+            io.Combo.Input,
+            id="probability",
+            display_name="probability format",
+            options=list(PROBABILITY),
+            default="auto",
+            advanced=True,
+            tooltip="How attention weights are rounded to 8 bits. expcast is the fast way, exact computes a true "
+            "exponential first; both fit balanced and paper at 8 bits. auto takes what the smoothing profile wants.",
+        ),
+        accepted(
+            io.Combo.Input,
+            id="smoothing",
+            display_name="smoothing profile",
+            options=list(SMOOTHING),
+            default="balanced",
+            advanced=True,
+            tooltip="balanced: best for its speed. quality: smaller error, somewhat slower. paper: exactly the "
+            "published method, which stops keeping group averages after the grouping window.",
+        ),
+        accepted(
+            io.Int.Input,
+            id="min_tokens",
+            display_name="minimum tokens",
+            default=4096,
+            min=0,
+            max=1 << 20,
+            step=256,
+            advanced=True,
+            tooltip="Attention over fewer tokens than this keeps its full precision: short calls gain nothing.",
+        ),
+        accepted(
+            io.String.Input,
+            id="blocks_left_alone",
+            display_name="blocks left alone",
+            default="",
+            advanced=True,
+            tooltip="Blocks of the model that keep full precision, for example 0,1,38-39. Empty: none. Use it when a "
+            "model's first or last blocks are sensitive.",
+        ),
+        accepted(
+            io.Combo.Input,
+            id="backend",
+            display_name="backend",
+            options=list(BACKENDS),
+            default="auto",
+            advanced=True,
+            tooltip="auto uses the GPU kernels if they are built and leaves attention as it was if not. cuda insists "
+            "on them. reference computes the same in slow steps on any machine, to check results.",
+        ),
+        accepted(
+            io.Boolean.Input,
+            id="enabled",
+            display_name="enabled",
+            default=True,
+            label_on="on",
+            label_off="off",
+            advanced=True,
+            tooltip="off passes the model on untouched, to compare with and without.",
+        ),
+    ]

@@ -1,0 +1,165 @@
+"""The life of a sampling run: opened before the first step, closed after the last one or an interruption.
+
+Two wrappers around ComfyUI's own functions carry it. `outer_sample` puts one Run into the options of this run alone
+(the guider has copied them by then); `apply_model` puts one Forward into the options of each call of the diffusion
+model. The attention override finds the Forward there. Nothing is kept on the node, the model or the module, so clones,
+two branches of one model and several GPUs cannot meet each other's state.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Hashable
+
+import torch
+
+from ..vc_attention.schedule import Step, locate
+from ..vc_attention.session import RowKey, Session
+from . import kernels
+from .models import GENERIC, ModelRow, row_for
+from .report import Report, show
+from .routing import Call, why_not_dense
+from .settings import Settings
+
+KEY = "vc_attention"
+
+
+class Run:
+    """One sampling run of one patched model."""
+
+    def __init__(self, settings: Settings, window_sigma: float) -> None:
+        self.settings = settings
+        self.window_sigma = window_sigma
+        self.session = Session(settings.schedule)
+        self.report = Report(settings.profile)
+        self._sigmas: tuple[torch.Tensor | None, list[float]] = (None, [])
+        self._kernels: dict[Hashable, kernels.Choice] = {}
+        self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict) -> Run:
+        return self  # copies of the options still belong to this run
+
+    def sigmas(self, sample_sigmas: torch.Tensor) -> list[float]:
+        """The running sampler's sigmas as numbers, read from the device once."""
+        with self._lock:
+            if self._sigmas[0] is not sample_sigmas:
+                self._sigmas = (sample_sigmas, sample_sigmas.tolist())
+            return self._sigmas[1]
+
+    def kernel(self, call: Call) -> kernels.Choice:
+        """What runs a call of this head size and device, decided once per run."""
+        key = (call.device, call.q[3])
+        with self._lock:
+            if key not in self._kernels:
+                chosen = kernels.choose(self.settings.backend, self.settings.numerics, call.q[3], call.device)
+                self._kernels[key] = chosen
+            return self._kernels[key]
+
+    def close(self) -> None:
+        """Free the grouping state and finish the report."""
+        session, report = self.session, self.report
+        report.state_bytes, report.rows_evicted, report.rows_unkept = (
+            session.peak_nbytes,
+            session.evicted,
+            session.unkept,
+        )
+        session.close()
+
+
+class Forward:
+    """One call of the diffusion model within a run: its step, and whose rows its batch holds.
+
+    conditions: one id per chunk of the batch, in order. window: id of the context window, or None.
+    """
+
+    def __init__(self, run: Run, step: Step, model: ModelRow, transformer: object, options: dict, text_length) -> None:
+        self.run = run
+        self.step = step
+        self.model = model
+        self.transformer = transformer
+        self.text_length = text_length if model.cross_attention else None
+        self.conditions = _distinct(options.get("uuids") or ())
+        window = options.get("context_window")
+        self.window = None if window is None else (getattr(window, "dim", None), tuple(window.index_list))
+        self._ordinals: Counter[Hashable] = Counter()
+
+    def __deepcopy__(self, memo: dict) -> Forward:
+        return self
+
+    def route(self, call: Call, options: dict) -> tuple[Hashable, str | None]:
+        """(layer, reason): the layer that calls, and why stock attention takes the call, or None."""
+        reason = why_not_dense(call, self.text_length)
+        if reason:
+            return None, reason
+        place = (options.get("block_type"), options.get("block_index"))
+        ordinal = self._ordinals[place, call.q]
+        self._ordinals[place, call.q] += 1
+        settings = self.run.settings
+        if call.q[2] < settings.min_tokens:
+            return None, f"fewer than {settings.min_tokens} tokens"
+        if self.model.block_number(*place, ordinal, self.transformer) in settings.blocks_left_alone:
+            return None, "block left alone"
+        return (*place, ordinal), self.run.kernel(call).reason
+
+    def rows(self, call: Call, layer: Hashable) -> list[RowKey]:
+        """Whose grouping each batch row of `call` uses."""
+        batch, chunks = call.q[0], len(self.conditions)
+        per_chunk = batch // chunks if chunks and batch % chunks == 0 else 0
+        keys = []
+        for row in range(batch):
+            # A model that folds something else into its batch has rows that no condition owns alone.
+            condition, row = divmod(row, per_chunk) if per_chunk else (None, row)
+            owner = self.conditions if condition is None else self.conditions[condition]
+            keys.append(RowKey(layer, owner, row, self.window, call.shape, str(call.device)))
+        return keys
+
+
+def outer_sample_wrapper(settings: Settings, node_id: str | None):
+    """A wrapper for ComfyUI's OUTER_SAMPLE that gives the run its state and reports when it ends."""
+
+    def outer_sample(executor, *args, **kwargs):
+        guider = executor.class_obj
+        sampling = guider.model_patcher.get_model_object("model_sampling")
+        run = Run(settings, float(sampling.percent_to_sigma(settings.schedule.window)))
+        options = guider.model_options["transformer_options"]
+        options[KEY] = run
+        run.report.stopped_early = True
+        try:
+            result = executor(*args, **kwargs)
+            run.report.stopped_early = False
+            return result
+        finally:
+            options.pop(KEY, None)
+            run.close()
+            show(run.report, node_id)
+
+    return outer_sample
+
+
+def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs):
+    """A wrapper for ComfyUI's APPLY_MODEL that gives each call of the diffusion model its Forward.
+
+    The sigma is read here, once: reading it from the device is a synchronisation, and there are tens of layers.
+    """
+    options = transformer_options or {}
+    run = options.get(KEY)
+    if isinstance(run, Run):
+        sigma = options["sigmas"] if "sigmas" in options else t
+        step = locate(float(sigma.flatten()[0]), run.sigmas(options["sample_sigmas"]), run.window_sigma)
+        transformer = getattr(executor.class_obj, "diffusion_model", None)
+        model = row_for(transformer) if transformer is not None else GENERIC
+        text_length = None if c_crossattn is None else c_crossattn.shape[1]
+        run.report.forward(model.name, model.tokens)
+        options = {**options, KEY: Forward(run, step, model, transformer, options, text_length)}
+    return executor(x, t, c_concat, c_crossattn, control, options, **kwargs)
+
+
+def _distinct(uuids) -> tuple[Hashable, ...]:
+    """The ids of the chunks, told apart where one condition fills several chunks."""
+    seen: Counter[Hashable] = Counter()
+    ids = []
+    for uuid in uuids:
+        ids.append((uuid, seen[uuid]))
+        seen[uuid] += 1
+    return tuple(ids)

@@ -1,0 +1,72 @@
+"""From widget values to what the attention library takes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from ..vc_attention.config import Numerics, profile
+from ..vc_attention.errors import ParameterError
+from ..vc_attention.schedule import AfterWindow, Schedule
+
+BITS = ("auto", "8", "4")
+SMOOTHING = ("balanced", "quality", "paper")
+PROBABILITY = ("auto", "expcast", "exact")
+BACKENDS = ("auto", "cuda", "reference")
+
+# (smoothing, bits) -> name in vc_attention.config.PROFILES
+_PROFILES = {
+    ("balanced", "8"): "balanced",
+    ("quality", "8"): "quality",
+    ("paper", "8"): "paper-8bit",
+    ("balanced", "4"): "4bit",
+    ("quality", "4"): "int8-nvfp4",
+    ("paper", "4"): "paper-4bit",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one patch node asks for."""
+
+    profile: str
+    numerics: Numerics
+    schedule: Schedule
+    min_tokens: int
+    blocks_left_alone: frozenset[int]
+    backend: str
+
+
+def settings(
+    bits: str,
+    grouping_window: float,
+    clusters: int,
+    refresh_interval: int,
+    probability: str,
+    smoothing: str,
+    min_tokens: int,
+    blocks_left_alone: str,
+    backend: str,
+) -> Settings:
+    """Settings from the node's widgets; "auto" bits are 8. Raises ParameterError, which names the widget's remedy."""
+    name = _PROFILES[smoothing, "8" if bits == "auto" else bits]
+    numerics = profile(name)
+    if probability != "auto":
+        numerics = replace(numerics, probability=probability)
+    if clusters:
+        numerics = replace(numerics, clusters=clusters)
+    after = AfterWindow.PLAIN if smoothing == "paper" else AfterWindow.ASSIGN
+    schedule = Schedule(grouping_window, refresh_interval, after)
+    return Settings(name, numerics, schedule, min_tokens, parse_blocks(blocks_left_alone), backend)
+
+
+def parse_blocks(text: str) -> frozenset[int]:
+    """ "0, 1, 38-39" -> {0, 1, 38, 39}; empty text is no block. Raises ParameterError for anything else."""
+    blocks: set[int] = set()
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        match = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise ParameterError("blocks_left_alone", "numbers and ranges", part, 'write them like "0,1,38-39"')
+        blocks.update(range(first, last + 1))
+    return frozenset(blocks)
