@@ -1,0 +1,125 @@
+"""Two compilers with one interface: nvcc run by ninja, and NVRTC inside this process. Both get the same flat text."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from . import cache, ninja, source, targets
+from .nvrtc import CompileError, Nvrtc
+from .tasks import OPTIONS, Outcome, Report, Task
+from .toolchain import Nvcc, Toolchain
+
+
+class Compiler(Protocol):
+    kind: str  # as `--compiler` names it
+    id: str  # with its version, for stamps and reports
+    version: tuple[int, int]
+
+    def compile(self, tasks: list[Task], jobs: int, report: Report) -> None:
+        """Compile all `tasks`, reporting each outcome as it comes."""
+
+
+class NvrtcCompiler:
+    kind = "nvrtc"
+
+    def __init__(self, library: Nvrtc) -> None:
+        self._library, self.version = library, library.version
+        self.id = f"nvrtc {library.version[0]}.{library.version[1]}"
+
+    def compile(self, tasks: list[Task], jobs: int, report: Report) -> None:
+        def one(task: Task) -> Outcome:
+            started = time.monotonic()
+            options = (*OPTIONS, *task.unit.options)
+            try:
+                cubin, log = self._library.compile(
+                    source.flatten(task.unit.source), task.unit.source, task.arch, options
+                )
+            except (CompileError, source.SourceError) as error:
+                return Outcome(task, None, str(error), time.monotonic() - started)
+            return Outcome(task, cubin, log, time.monotonic() - started)
+
+        with ThreadPoolExecutor(jobs) as pool:
+            for outcome in pool.map(one, tasks):
+                report(outcome)
+
+
+class NvccCompiler:
+    kind = "nvcc"
+
+    def __init__(self, nvcc: Nvcc, host_compiler: str, ninja_path: str) -> None:
+        self._nvcc, self._host, self._ninja = nvcc.path, host_compiler, ninja_path
+        self.version, self.id = nvcc.version, f"nvcc {nvcc.release}"
+
+    def compile(self, tasks: list[Task], jobs: int, report: Report) -> None:
+        with Scratch() as folder:
+            edges: dict[str, Task] = {}
+            for task in tasks:
+                (folder / f"{task.unit.name}.cu").write_text(source.flatten(task.unit.source), encoding="utf-8")
+                edges[f"{task.name}.cubin"] = task
+
+            def done(edge: ninja.Edge, succeeded: bool, log: str, seconds: float) -> None:
+                cubin = (folder / edge.output).read_bytes() if succeeded else None
+                report(Outcome(edges[edge.output], cubin, log, seconds))
+
+            ninja.run(self._ninja, folder, [self._edge(task) for task in tasks], jobs, done)
+
+    def _edge(self, task: Task) -> ninja.Edge:
+        text, output = f"{task.unit.name}.cu", f"{task.name}.cubin"
+        flags = (f"--gpu-architecture=sm_{task.arch}", "-ccbin", self._host, *OPTIONS, *task.unit.options)
+        return ninja.Edge(output, text, (self._nvcc, "-cubin", *flags, "-o", output, text))
+
+
+class Scratch:
+    """A folder of its own inside the cache, which is known to be writable; gone at the end."""
+
+    def __enter__(self) -> Path:
+        self._folder = Path(tempfile.mkdtemp(prefix=".build-", dir=cache.writable()))
+        return self._folder
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def available(tools: Toolchain, wanted: str, driver: tuple[int, int] | None) -> tuple[list[Compiler], list[str]]:
+    """Compilers of the `wanted` kind ("auto", "nvcc", "nvrtc") in the order to try them, and why others are not among them.
+
+    A cubin of a newer major CUDA than the driver's does not load, so such a compiler is refused before it compiles.
+    """
+    refused: list[str] = []
+    compilers: list[Compiler] = []
+    if tools.host_compiler and tools.ninja:
+        compilers += [NvccCompiler(nvcc, tools.host_compiler, tools.ninja) for nvcc in tools.nvccs]
+    compilers += [NvrtcCompiler(library) for library in tools.nvrtcs]
+    usable = []
+    for compiler in compilers:
+        if wanted not in ("auto", compiler.kind):
+            continue
+        if driver is not None and compiler.version[0] > driver[0]:
+            refused.append(
+                f"{compiler.id}: the driver runs CUDA {driver[0]}.{driver[1]}; update it or use CUDA {driver[0]}"
+            )
+        else:
+            usable.append(compiler)
+    return usable, refused
+
+
+def assign(tasks: list[Task], compilers: list[Compiler]) -> tuple[dict[Compiler, list[Task]], dict[Task, list[str]]]:
+    """Give every task the first compiler that knows its target; the rest come back with the reasons, before anything is run."""
+    given: dict[Compiler, list[Task]] = {}
+    homeless: dict[Task, list[str]] = {}
+    for task in tasks:
+        reasons = []
+        for compiler in compilers:
+            refusal = targets.refusal(task.arch, compiler.version)
+            if refusal is None:
+                given.setdefault(compiler, []).append(task)
+                break
+            reasons.append(f"{compiler.id}: {refusal}")
+        else:
+            homeless[task] = reasons
+    return given, homeless

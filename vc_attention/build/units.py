@@ -1,0 +1,35 @@
+"""The one table of compile units: a source file, the targets it is written for, the kernels it exports.
+
+A unit is one translation unit of `csrc/`, compiled once per target into one cubin. A new architecture adds a folder there and
+a row here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import targets
+
+# Version of the agreement between Python and the kernels beyond what the sources say (names, stamps, launchers).
+INTERFACE = 1
+
+# Preparation is specified to the bit: no contraction into FMA, IEEE division, denormals kept.
+EXACT = ("--fmad=false",)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One row: `source` is relative to csrc/, `options` are spelled as both nvcc and NVRTC accept them."""
+
+    name: str
+    source: str
+    arches: tuple[str, ...]
+    kernels: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+    def arch_for(self, gpu: tuple[int, int]) -> str | None:
+        """The target of this unit that a GPU of capability `gpu` runs, or None."""
+        return targets.best(self.arches, gpu)
+
+
+UNITS = {unit.name: unit for unit in (Unit("selftest", "smxx/selftest.cu", targets.ANY_ARCH, ("vc_selftest",)),)}

@@ -1,0 +1,220 @@
+"""Loading and launching kernels: the only run-time code that meets cubins and the driver. It never compiles.
+
+layout = Params(out="ptr", count="i32", scale="f32")          # as the struct in csrc/ reads
+kernel("selftest", "vc_selftest", device=0).launch(grid, block, 0, stream, layout.pack(out=tensor, count=n, scale=1.0))
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from . import driver
+from .build import cache, source
+from .build.units import INTERFACE, UNITS, Unit
+from .errors import KernelUnavailable, ParameterError, VCAttentionError
+from .launchers import Launcher, choose
+
+_TYPES = {  # C type -> (struct code, bytes); alignment equals size
+    "ptr": ("Q", 8), "i64": ("q", 8), "u64": ("Q", 8), "f64": ("d", 8),
+    "i32": ("i", 4), "u32": ("I", 4), "f32": ("f", 4),
+    "i16": ("h", 2), "u16": ("H", 2), "i8": ("b", 1), "u8": ("B", 1),
+}  # fmt: skip
+
+
+class LaunchError(VCAttentionError, RuntimeError):
+    """The driver refused to load or to launch a kernel."""
+
+
+class Params:
+    """A kernel's parameter struct: its fields in C's order, packed with C's alignment.
+
+    A field is `name="i32"` (ptr, i8..i64, u8..u64, f32, f64) or an array `name="i64[3]"`. A ptr takes an address, a tensor or None.
+    """
+
+    def __init__(self, **fields: str) -> None:
+        self._fields: dict[str, tuple[str, int]] = {}
+        code, offset, widest = "<", 0, 1
+        for name, declaration in fields.items():
+            match = re.fullmatch(r"(\w+)(?:\[(\d+)\])?", declaration)
+            if match is None or match[1] not in _TYPES:
+                raise ParameterError(
+                    name, f"one of {', '.join(_TYPES)}, or an array of it", declaration, "write as in 'i32' or 'i64[3]'"
+                )
+            letter, size = _TYPES[match[1]]
+            length = int(match[2] or 1)
+            code += f"{-offset % size}x{length}{letter}"
+            offset += -offset % size + size * length
+            widest = max(widest, size)
+            self._fields[name] = (match[1], length if match[2] else 0)
+        self._struct = struct.Struct(f"{code}{-offset % widest}x")
+
+    @property
+    def size(self) -> int:
+        """sizeof the struct in bytes."""
+        return self._struct.size
+
+    def pack(self, **values: Any) -> bytes:
+        """The struct's bytes. Every field must be given; raises ParameterError naming the one that is not right."""
+        if values.keys() != self._fields.keys():
+            odd = sorted(values.keys() ^ self._fields.keys())
+            raise ParameterError("values", f"the fields {', '.join(self._fields)}", odd, "give each of them once")
+        flat: list[Any] = []
+        for name, (kind, length) in self._fields.items():
+            items = tuple(values[name]) if length else (values[name],)
+            if length and len(items) != length:
+                raise ParameterError(name, f"{length} values", len(items), "give as many as the struct has")
+            flat += [_address(item) for item in items] if kind == "ptr" else items
+        try:
+            return self._struct.pack(*flat)
+        except struct.error as error:
+            raise self._misfit(values, error) from error
+
+    def _misfit(self, values: dict[str, Any], error: struct.error) -> ParameterError:
+        for name, (kind, length) in self._fields.items():
+            for item in values[name] if length else (values[name],):
+                try:
+                    struct.pack(f"<{_TYPES[kind][0]}", _address(item) if kind == "ptr" else item)
+                except struct.error as reason:
+                    return ParameterError(name, f"a value that {kind} holds", item, str(reason))
+        return ParameterError("values", "what the struct holds", values, str(error))
+
+
+def _address(pointer: Any) -> int:
+    if pointer is None:
+        return 0
+    return pointer if isinstance(pointer, int) else pointer.data_ptr()
+
+
+@dataclass(frozen=True)
+class _Module:
+    handle: int
+    context: int
+    arch: str
+    gpu: driver.Gpu
+
+
+class Kernel:
+    """One kernel on one device. Safe to launch from several threads."""
+
+    def __init__(self, name: str, module: _Module, launcher: Launcher) -> None:
+        self.name, self.arch, self.gpu = name, module.arch, module.gpu
+        self._driver, self._launcher, self._context = driver.load(), launcher, module.context
+        with self._driver.current(module.context):
+            self._function = self._driver.function(module.handle, name)
+            self._parameter_bytes = self._driver.parameter_bytes(self._function)
+        self._shared_bytes = 48 * 1024  # what a kernel may use without asking
+
+    def launch(
+        self, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, stream: int, params: bytes
+    ) -> None:
+        """Queue the kernel on `stream` (the driver's handle) with its one struct `params`. Raises LaunchError."""
+        if self._parameter_bytes not in (None, len(params)):
+            # A shorter struct would be read past its end, silently.
+            raise ParameterError(
+                "params",
+                f"{self._parameter_bytes} bytes for {self.name}",
+                len(params),
+                "declare the struct as in csrc/",
+            )
+        try:
+            if shared_bytes > self._shared_bytes:
+                with self._driver.current(self._context):
+                    self._driver.allow_shared(self._function, shared_bytes)
+                self._shared_bytes = shared_bytes
+            result = self._launcher.launch(self._context, self._function, grid, block, shared_bytes, stream, params)
+            self._driver.check(result, "cuLaunchKernel")
+        except driver.DriverError as error:
+            shape = f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
+            raise LaunchError(f"kernel {self.name} (sm_{self.arch}) on {self.gpu} with {shape}: {error}") from error
+
+
+_lock = threading.Lock()
+_modules: dict[tuple[str, int], _Module] = {}
+_kernels: dict[tuple[str, str, int], Kernel] = {}
+
+
+def kernel(unit: str, name: str, device: int) -> Kernel:
+    """The kernel `name` of `unit` on CUDA device `device`, loaded once.
+
+    Raises KernelUnavailable when nothing fitting was built, with the command that builds it, and LaunchError when the
+    driver does not take what was built.
+    """
+    found = _kernels.get((unit, name, device))
+    if found is None:
+        with _lock:
+            found = _kernels.get((unit, name, device))
+            if found is None:
+                found = _kernels[unit, name, device] = _load(UNITS[unit], name, device)
+    return found
+
+
+def missing(unit: str, device: int) -> str | None:
+    """Why kernels of `unit` cannot run on `device`, with the command that helps; None when they can."""
+    if (unit, device) in _modules:
+        return None
+    try:
+        gpu = driver.load().gpu(device)
+        cubin(UNITS[unit], gpu)
+    except (KernelUnavailable, driver.DriverError) as error:
+        return str(error)
+    return None
+
+
+def launcher() -> Launcher:
+    """What launches kernels in this process: the compiled module, or ctypes with the reason in `.reason`."""
+    return choose()
+
+
+def cubin(unit: Unit, gpu: driver.Gpu) -> cache.Entry:
+    """The cubin of `unit` for `gpu`, verified. Raises KernelUnavailable."""
+    capability = "{}.{}".format(*gpu.capability)
+    arch = unit.arch_for(gpu.capability)
+    if arch is None:
+        written = ", ".join(f"sm_{target}" for target in unit.arches)
+        raise KernelUnavailable([f"{unit.name} is written for {written}, {gpu} is {capability}"])
+    try:
+        return cache.find(f"{unit.name}-sm_{arch}", **identity(unit, arch))
+    except cache.CacheMiss as miss:
+        built = sorted({stamp["arch"] for stamp in cache.entries() if stamp.get("unit") == unit.name})
+        reason = f"{unit.name} is built for {', '.join(f'sm_{target}' for target in built) or 'no GPU'}, {gpu} needs sm_{arch}: {miss}"
+        raise KernelUnavailable([reason], remedy=f"run {rebuild_command(arch)} and restart ComfyUI") from miss
+
+
+def identity(unit: Unit, arch: str) -> dict[str, Any]:
+    """What makes a cubin the right one. Not the compiler: which one built it is no reason to build it again."""
+    return {
+        "unit": unit.name,
+        "arch": arch,
+        "source": source.sha256(unit.source),
+        "options": list(unit.options),
+        "interface": INTERFACE,
+    }
+
+
+def rebuild_command(arch: str | None = None) -> str:
+    """What a user types to build for the GPUs present or for `arch`, with the Python that runs now."""
+    return f'"{sys.executable}" "{cache.PACK / "install.py"}"' + (f" --arch {arch}" if arch else "")
+
+
+def _load(unit: Unit, name: str, device: int) -> Kernel:
+    if name not in unit.kernels:
+        raise ParameterError(
+            "name", f"one of {', '.join(unit.kernels)}", name, f"see the row {unit.name} in build/units.py"
+        )
+    try:
+        module = _modules.get((unit.name, device))
+        if module is None:
+            cuda = driver.load()
+            gpu = cuda.gpu(device)
+            entry, context = cubin(unit, gpu), cuda.context(device)
+            with cuda.current(context):
+                handle = cuda.load_module(entry.data)
+            module = _modules[unit.name, device] = _Module(handle, context, entry.stamp["arch"], gpu)
+        return Kernel(name, module, choose())
+    except driver.DriverError as error:
+        raise LaunchError(f"kernel {name} of unit {unit.name} does not load on device {device}: {error}") from error
