@@ -1,4 +1,4 @@
-"""Compile the kernels for the GPUs of this machine. ComfyUI-Manager runs this file; so can you: `python install.py --help`.
+"""Compile the kernels for the GPUs of this machine: ComfyUI-Manager runs this, and so can you (`install.py --help`).
 
 Exits 0 also where there is no GPU or no compiler: the pack then loads and uses the model's own attention.
 """

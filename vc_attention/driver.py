@@ -9,7 +9,7 @@ import ctypes
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from .errors import VCAttentionError
 
@@ -128,7 +128,7 @@ class Driver:
         return device
 
 
-@lru_cache(maxsize=None)
+@cache
 def load(library: str = LIBRARY) -> Driver:
     """The driver of this machine, opened once. Raises DriverError when there is none or it has no GPU."""
     return Driver(library)

@@ -10,6 +10,7 @@ import re
 import struct
 import sys
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,8 @@ class LaunchError(VCAttentionError, RuntimeError):
 class Params:
     """A kernel's parameter struct: its fields in C's order, packed with C's alignment.
 
-    A field is `name="i32"` (ptr, i8..i64, u8..u64, f32, f64) or an array `name="i64[3]"`. A ptr takes an address, a tensor or None.
+    A field is `name="i32"` (ptr, i8..i64, u8..u64, f32, f64) or an array `name="i64[3]"`. A ptr takes an address, a
+    tensor or None.
     """
 
     def __init__(self, **fields: str) -> None:
@@ -160,7 +162,7 @@ def missing(unit: str, device: int) -> str | None:
     try:
         gpu = driver.load().gpu(device)
         cubin(UNITS[unit], gpu)
-    except (KernelUnavailable, driver.DriverError) as error:
+    except VCAttentionError as error:
         return str(error)
     return None
 
@@ -172,16 +174,14 @@ def launcher() -> Launcher:
 
 def cubin(unit: Unit, gpu: driver.Gpu) -> cache.Entry:
     """The cubin of `unit` for `gpu`, verified. Raises KernelUnavailable."""
-    capability = "{}.{}".format(*gpu.capability)
     arch = unit.arch_for(gpu.capability)
     if arch is None:
-        written = ", ".join(f"sm_{target}" for target in unit.arches)
-        raise KernelUnavailable([f"{unit.name} is written for {written}, {gpu} is {capability}"])
+        raise KernelUnavailable([f"{unit.name} is written for {_list(unit.arches)}, not for {gpu}"])
     try:
         return cache.find(f"{unit.name}-sm_{arch}", **identity(unit, arch))
     except cache.CacheMiss as miss:
-        built = sorted({stamp["arch"] for stamp in cache.entries() if stamp.get("unit") == unit.name})
-        reason = f"{unit.name} is built for {', '.join(f'sm_{target}' for target in built) or 'no GPU'}, {gpu} needs sm_{arch}: {miss}"
+        built = {stamp["arch"] for stamp in cache.entries() if stamp.get("unit") == unit.name}
+        reason = f"{unit.name} is built for {_list(built) or 'no GPU'}, {gpu} needs sm_{arch}: {miss}"
         raise KernelUnavailable([reason], remedy=f"run {rebuild_command(arch)} and restart ComfyUI") from miss
 
 
@@ -194,6 +194,10 @@ def identity(unit: Unit, arch: str) -> dict[str, Any]:
         "options": list(unit.options),
         "interface": INTERFACE,
     }
+
+
+def _list(arches: Iterable[str]) -> str:
+    return ", ".join(f"sm_{arch}" for arch in sorted(arches, key=lambda arch: int(arch.rstrip("a"))))
 
 
 def rebuild_command(arch: str | None = None) -> str:

@@ -6,10 +6,10 @@ Both do only that. What to launch, with which grid and bytes, is decided by thei
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.machinery
 import importlib.util
 import sys
-from functools import lru_cache
 from typing import Any, Protocol
 
 from . import driver
@@ -101,7 +101,7 @@ def load_compiled(library: str) -> CompiledLauncher:
     return CompiledLauncher(module, library)
 
 
-@lru_cache(maxsize=None)
+@functools.cache
 def choose(library: str = driver.LIBRARY) -> Launcher:
     """The compiled launcher where it loads, else ctypes with the reason why not."""
     try:

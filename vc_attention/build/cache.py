@@ -1,10 +1,10 @@
 """Built files on disk: cubins and launchers, each under a key of everything it was made of, each with a stamp.
 
-A file is named by its content and its stamp by its key, and both appear by rename, so that installs side by side, a full disk or
-a killed process leave either a whole entry or none. What a stamp says is checked again at every load.
+A file is named by its content and its stamp by its key, and both appear by rename, so that installs side by side, a
+full disk or a killed process leave either a whole entry or none. What a stamp says is checked again at every load.
 
-The folder is `.cache/` of the pack, or the user's cache folder when the pack is read-only. Nothing here knows Python's or
-torch's version, so neither's upgrade makes a cubin stale.
+The folder is `.cache/` of the pack, or the user's cache folder when the pack is read-only. Nothing here knows the
+version of Python or torch, so the upgrade of neither makes a cubin stale.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def entries() -> list[dict[str, Any]]:
 
 
 def prune(name: str, **current: Any) -> None:
-    """Drop those entries called `name` in the pack's folder whose stamps differ from `current`: the sources moved on."""
+    """Drop the entries called `name` in the pack's folder whose stamps differ from `current`: the sources moved on."""
     folder = folders()[0]
     stamps = {path: _read_stamp(path) for path in folder.glob(f"{name}-*.json")}
     stale = {
@@ -148,8 +148,8 @@ def _read_whole(folder: Path, stamp: dict[str, Any]) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise CacheMiss(
-            f"{path} is gone though it was built (SHA-256 {stamp.get('sha256')}): an antivirus may have quarantined it; "
-            f"restore it there, allow the folder, and build again ({error})"
+            f"{path} is gone though it was built (SHA-256 {stamp.get('sha256')}): an antivirus may have "
+            f"quarantined it; restore it there, allow the folder, and build again ({error})"
         ) from error
     if hashlib.sha256(data).hexdigest() != stamp.get("sha256"):
         raise CacheMiss(f"{path} is damaged: {len(data)} bytes, {stamp.get('bytes')} were built")

@@ -16,7 +16,7 @@ from .units import UNITS
 
 
 def say(text: str) -> None:
-    """One or more whole ASCII lines at once: ComfyUI-Manager passes them on line by line, on Windows in an old code page."""
+    """Whole ASCII lines at once: ComfyUI-Manager passes them on line by line, on Windows in an old code page."""
     for line in text.splitlines():
         print("[VC-Attention] " + line.encode("ascii", "backslashreplace").decode(), flush=True)
 
@@ -26,18 +26,18 @@ def main(argv: list[str]) -> int:
     arguments = _parse(argv)
     if arguments.self_test is not None:
         return _self_test_here(arguments.self_test)
-    if arguments.clean:
-        say("removed " + (", ".join(map(str, cache.clean())) or "nothing: no kernels were built"))
-        return 0
-    gpus, driver_error = _gpus()
     try:
+        if arguments.clean:
+            say("removed " + (", ".join(map(str, cache.clean())) or "nothing: no kernels were built"))
+            return 0
+        gpus, driver_error = _gpus()
         wanted = _wanted(arguments.arch, gpus)
-    except ValueError as error:
-        say(str(error))
-        return 2
-    if arguments.check:
-        return _check(wanted, gpus, driver_error)
-    return _install(wanted, gpus, driver_error, arguments.compiler)
+        if arguments.check:
+            return _check(wanted, gpus, driver_error)
+        return _install(wanted, gpus, driver_error, arguments.compiler)
+    except (VCAttentionError, ValueError, OSError) as error:
+        say(f"{type(error).__name__}: {error}")
+        return 1
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -60,7 +60,7 @@ def _gpus() -> tuple[list[driver.Gpu], str | None]:
 
 
 def _wanted(arch: str | None, gpus: list[driver.Gpu]) -> list[Task]:
-    """What should exist: for --arch, else for the GPUs present, else (an image built without one) for TORCH_CUDA_ARCH_LIST."""
+    """What should exist: for --arch, else the GPUs present, else (an image is built without) TORCH_CUDA_ARCH_LIST."""
     if arch is None and gpus:
         capabilities = list(dict.fromkeys(gpu.capability for gpu in gpus))
     else:
@@ -87,14 +87,15 @@ def _state(task: Task, kind: str = "auto") -> str | None:
 
 def _check(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | None) -> int:
     tools = toolchain.probe()
-    for line in preflight.lines(preflight.parts(tools, [str(gpu) for gpu in gpus], driver_error), tools.notes):
+    for line in preflight.lines(preflight.parts(tools, gpus, driver_error), tools.notes):
         say(line)
     states = {task: _state(task) for task in wanted}
     for task, state in states.items():
         say(f"{'built   ' if state is None else 'to build'} {task.name}" + (f": {state}" if state else ""))
     say(f"launcher {'pybind11' if extension.built() else 'ctypes'}")
-    tested = [_self_test_child(gpu) for gpu in gpus] if not any(states.values()) else []
-    return 0 if all(tested) and not any(states.values()) else 1
+    if any(states.values()):
+        return 1
+    return 0 if _self_test(gpus) else 1
 
 
 def _install(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | None, kind: str) -> int:
@@ -103,10 +104,10 @@ def _install(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | Non
         say(f"no kernels to build: {driver_error or 'no GPU'}; the pack loads and uses the model's own attention")
         return 0
     missing = [task for task in wanted if _state(task, kind)]
-    if not missing and extension.built():
+    tools = None if extension.built() and not missing else toolchain.probe()
+    if not missing and (tools is None or extension.lacking(tools)):
         say(f"all {len(wanted)} kernel files are up to date ({time.monotonic() - started:.1f} s)")
         return 0
-    tools = toolchain.probe()
     failed: list[Task] = []
     if missing:
         usable, refused = compilers.available(tools, kind, driver.load().version() if gpus else None)
@@ -116,15 +117,13 @@ def _install(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | Non
             return _no_compiler(tools, gpus, driver_error)
         failed = kernels.build(missing, usable, say)
     _build_launcher(tools)
-    say(
-        f"{len(missing) - len(failed)} of {len(missing)} missing kernel files built in {time.monotonic() - started:.1f} s"
-    )
-    tested = [_self_test_child(gpu) for gpu in gpus if not failed]
-    return 0 if not failed and all(tested) else 1
+    seconds = time.monotonic() - started
+    say(f"{len(missing) - len(failed)} of {len(missing)} missing kernel files built in {seconds:.1f} s")
+    return 0 if not failed and _self_test(gpus) else 1
 
 
 def _no_compiler(tools: toolchain.Toolchain, gpus: list[driver.Gpu], driver_error: str | None) -> int:
-    for line in preflight.lines(preflight.parts(tools, [str(gpu) for gpu in gpus], driver_error), tools.notes):
+    for line in preflight.lines(preflight.parts(tools, gpus, driver_error), tools.notes):
         say(line)
     say("no kernels were built: this machine has neither NVRTC nor the parts of nvcc. Do one of the above, then run")
     say(f"    {launch.rebuild_command()}")
@@ -151,6 +150,11 @@ def _self_test_here(index: int) -> int:
         say(str(error))
         return 1
     return 0
+
+
+def _self_test(gpus: list[driver.Gpu]) -> bool:
+    """Test every GPU that has kernels."""
+    return all([_self_test_child(gpu) for gpu in gpus if UNITS["selftest"].arch_for(gpu.capability)])
 
 
 def _self_test_child(gpu: driver.Gpu) -> bool:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from . import cache, ninja, source, targets
 from .nvrtc import CompileError, Nvrtc
-from .tasks import OPTIONS, Outcome, Report, Task
+from .tasks import Outcome, Report, Task
 from .toolchain import Nvcc, Toolchain
 
 
@@ -34,7 +34,7 @@ class NvrtcCompiler:
     def compile(self, tasks: list[Task], jobs: int, report: Report) -> None:
         def one(task: Task) -> Outcome:
             started = time.monotonic()
-            options = (*OPTIONS, *task.unit.options)
+            options = task.unit.options
             try:
                 cubin, log = self._library.compile(
                     source.flatten(task.unit.source), task.unit.source, task.arch, options
@@ -70,7 +70,7 @@ class NvccCompiler:
 
     def _edge(self, task: Task) -> ninja.Edge:
         text, output = f"{task.unit.name}.cu", f"{task.name}.cubin"
-        flags = (f"--gpu-architecture=sm_{task.arch}", "-ccbin", self._host, *OPTIONS, *task.unit.options)
+        flags = (f"--gpu-architecture=sm_{task.arch}", "-ccbin", self._host, *task.unit.options)
         return ninja.Edge(output, text, (self._nvcc, "-cubin", *flags, "-o", output, text))
 
 
@@ -78,7 +78,11 @@ class Scratch:
     """A folder of its own inside the cache, which is known to be writable; gone at the end."""
 
     def __enter__(self) -> Path:
-        self._folder = Path(tempfile.mkdtemp(prefix=".build-", dir=cache.writable()))
+        folder = cache.writable()
+        for left in folder.glob(".build-*"):
+            if time.time() - left.stat().st_mtime > 24 * 3600:  # by an install that was killed
+                shutil.rmtree(left, ignore_errors=True)
+        self._folder = Path(tempfile.mkdtemp(prefix=".build-", dir=folder))
         return self._folder
 
     def __exit__(self, *_: object) -> None:
@@ -86,7 +90,7 @@ class Scratch:
 
 
 def available(tools: Toolchain, wanted: str, driver: tuple[int, int] | None) -> tuple[list[Compiler], list[str]]:
-    """Compilers of the `wanted` kind ("auto", "nvcc", "nvrtc") in the order to try them, and why others are not among them.
+    """Compilers of the `wanted` kind ("auto", "nvcc", "nvrtc") in the order to try them, and why others are not in it.
 
     A cubin of a newer major CUDA than the driver's does not load, so such a compiler is refused before it compiles.
     """
@@ -109,7 +113,7 @@ def available(tools: Toolchain, wanted: str, driver: tuple[int, int] | None) -> 
 
 
 def assign(tasks: list[Task], compilers: list[Compiler]) -> tuple[dict[Compiler, list[Task]], dict[Task, list[str]]]:
-    """Give every task the first compiler that knows its target; the rest come back with the reasons, before anything is run."""
+    """Give every task the first compiler that knows its target, before anything runs; the rest with the reasons."""
     given: dict[Compiler, list[Task]] = {}
     homeless: dict[Task, list[str]] = {}
     for task in tasks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 from .. import launch
 from . import cache, diagnose, ptxas, tasks
@@ -16,27 +17,32 @@ Say = Callable[[str], None]
 
 def build(missing: list[Task], usable: list[Compiler], say: Say) -> list[Task]:
     """Compile and store `missing`; what one kind of compiler fails at, the next kind tries. Returns what none could."""
-    count = tasks.jobs(os.cpu_count() or 1, tasks.free_memory_gb(), _max_jobs())
+    jobs = tasks.jobs(os.cpu_count() or 1, tasks.free_memory_gb(), _max_jobs())
     failed = missing
     for kind in dict.fromkeys(compiler.kind for compiler in usable):
-        given, homeless = assign(failed, [compiler for compiler in usable if compiler.kind == kind])
-        failed = list(homeless)
-        for task, reasons in homeless.items():
-            say(f"{task.name}: " + "; ".join(reasons))
-        for compiler, share in given.items():
-            say(f"{len(share)} to compile with {compiler.id}, {min(count, len(share))} at a time")
-            compiler.compile(share, count, lambda outcome, id=compiler.id: _settle(outcome, id, failed, say))
+        failed = _build_with([compiler for compiler in usable if compiler.kind == kind], failed, jobs, say)
         if not failed:
             break
     return failed
 
 
-def _settle(outcome: Outcome, compiler: str, failed: list[Task], say: Say) -> None:
+def _build_with(usable: list[Compiler], missing: list[Task], jobs: int, say: Say) -> list[Task]:
+    given, homeless = assign(missing, usable)
+    failed = list(homeless)
+    for task, reasons in homeless.items():
+        say(f"{task.name}: " + "; ".join(reasons))
+    for compiler, share in given.items():
+        say(f"{len(share)} to compile with {compiler.id}, {min(jobs, len(share))} at a time")
+        compiler.compile(share, jobs, partial(_settle, compiler.id, failed, say))
+    return failed
+
+
+def _settle(compiler: str, failed: list[Task], say: Say, outcome: Outcome) -> None:
     task = outcome.task
     if outcome.cubin is None:
         failed.append(task)
-        log = cache.log(task.name, outcome.log)
-        say(f"{task.name}: {diagnose.cause(outcome.log)}\n{tail(outcome.log)}\nwhole log: {log}")
+        whole = cache.log(task.name, outcome.log)
+        say(f"{task.name}: {diagnose.cause(outcome.log)}\n{tail(outcome.log)}\nwhole log: {whole}")
         return
     resources, warnings = ptxas.parse(outcome.log)
     facts = {"resources": resources, "warnings": warnings, "seconds": round(outcome.seconds, 2)}

@@ -28,6 +28,10 @@ class Edge:
     command: tuple[str, ...]
 
 
+# Called as each edge ends: the edge, whether it succeeded, its log, seconds since the start.
+Done = Callable[[Edge, bool, str, float], None]
+
+
 def render(edges: list[Edge], platform: str = sys.platform) -> str:
     """The text of build.ninja."""
     quote = subprocess.list2cmdline if platform == "win32" else shlex.join
@@ -40,8 +44,8 @@ def render(edges: list[Edge], platform: str = sys.platform) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run(ninja: str, folder: Path, edges: list[Edge], jobs: int, done: Callable[[Edge, bool, str, float], None]) -> None:
-    """Run all edges in `folder`; `done(edge, succeeded, log, seconds since the start)` as each ends, the rest going on."""
+def run(ninja: str, folder: Path, edges: list[Edge], jobs: int, done: Done) -> None:
+    """Run all edges in `folder`, `jobs` at a time; when one fails the rest go on."""
     (folder / "build.ninja").write_text(render(edges), encoding="utf-8")
     (folder / "tmp").mkdir(exist_ok=True)
     by_output = {edge.output: edge for edge in edges}

@@ -6,8 +6,10 @@ import ctypes
 import os
 from pathlib import Path
 
+from ..errors import VCAttentionError
 
-class CompileError(RuntimeError):
+
+class CompileError(VCAttentionError, RuntimeError):
     """A source was refused; carries the end of the compiler's log."""
 
 

@@ -1,6 +1,6 @@
 """One flat text per compile unit: the source with every include of csrc/ put in its place.
 
-Both compilers get this text, so neither needs an include path (which NVRTC and quoted or non-ASCII folders do not agree about),
+Both compilers get this text, so neither needs an include path (on which folders with quotes or non-ASCII names break),
 and its hash covers everything that the cubin is made of. `#line` keeps error messages pointing at the real files.
 """
 
@@ -10,13 +10,15 @@ import hashlib
 import re
 from pathlib import Path, PurePosixPath
 
+from ..errors import VCAttentionError
+
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')
 _PRAGMA_ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
 
 
-class SourceError(RuntimeError):
+class SourceError(VCAttentionError, RuntimeError):
     """An include that a unit must not or cannot have."""
 
 
@@ -43,7 +45,7 @@ def _append(path: PurePosixPath, csrc: Path, seen: set[PurePosixPath], out: list
     seen.add(path)
     out.append(f'#line 1 "csrc/{path}"')
     # Universal newlines: a checkout with CRLF must hash as one with LF.
-    for number, line in enumerate((csrc / path).read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(_read(csrc / path).splitlines(), start=1):
         match = _INCLUDE.match(line)
         if match is None:
             out.append("" if _PRAGMA_ONCE.match(line) else line)
@@ -52,6 +54,13 @@ def _append(path: PurePosixPath, csrc: Path, seen: set[PurePosixPath], out: list
         if header not in seen:
             _append(header, csrc, seen, out)
         out.append(f'#line {number + 1} "csrc/{path}"')
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SourceError(f"a part of the pack is missing, install it again: {error}") from error
 
 
 def _resolve(match: re.Match[str], path: PurePosixPath, number: int, csrc: Path) -> PurePosixPath:

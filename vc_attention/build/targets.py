@@ -1,7 +1,7 @@
 """GPU targets: which one a GPU runs, and which toolkit can make it.
 
-A target is written as nvcc writes it: "80", "90a". Cubins of a plain target run on GPUs of the same major and the same or a
-later minor capability (86 runs what was built for 80); cubins of an `a` target run on exactly that capability.
+A target is written as nvcc writes it: "80", "90a". Cubins of a plain target run on GPUs of the same major and the same
+or a later minor capability (86 runs what was built for 80); cubins of an `a` target run on exactly that capability.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def best(targets: tuple[str, ...], gpu: tuple[int, int]) -> str | None:
 
 
 def parse(text: str) -> list[tuple[int, int]]:
-    """An arch list as people write it ("90a,120a", "8.9;12.0", "12.0+PTX", "sm_120a") -> capabilities, in order, once each.
+    """An arch list as people write it ("90a,120a", "8.9;12.0", "12.0+PTX", "sm_120a") -> capabilities, once each.
 
     The letter is ignored: which kernel needs an `a` target is the kernel's business, not the user's.
 

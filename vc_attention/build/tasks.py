@@ -10,9 +10,6 @@ from pathlib import Path
 
 from .units import Unit
 
-# Said to both compilers; the report of registers and spills is kept in the stamp.
-OPTIONS = ("--std=c++17", "--ptxas-options=-v")
-
 # A unit of raw PTX takes well under this; a template-heavy one of another project took 7.
 GB_PER_JOB = 2.0
 

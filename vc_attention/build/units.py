@@ -1,7 +1,7 @@
 """The one table of compile units: a source file, the targets it is written for, the kernels it exports.
 
-A unit is one translation unit of `csrc/`, compiled once per target into one cubin. A new architecture adds a folder there and
-a row here.
+A unit is one translation unit of `csrc/`, compiled once per target into one cubin. A new architecture adds a folder
+there and a row here.
 """
 
 from __future__ import annotations
@@ -13,19 +13,27 @@ from . import targets
 # Version of the agreement between Python and the kernels beyond what the sources say (names, stamps, launchers).
 INTERFACE = 1
 
+# Said to both compilers for every unit; the report of registers and spills is kept in the stamp.
+COMMON = ("--std=c++17", "--ptxas-options=-v")
+
 # Preparation is specified to the bit: no contraction into FMA, IEEE division, denormals kept.
 EXACT = ("--fmad=false",)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One row: `source` is relative to csrc/, `options` are spelled as both nvcc and NVRTC accept them."""
+    """One row: `source` is relative to csrc/, `extra` options are spelled as both nvcc and NVRTC accept them."""
 
     name: str
     source: str
     arches: tuple[str, ...]
     kernels: tuple[str, ...]
-    options: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """All that is said to the compiler beside the target."""
+        return (*COMMON, *self.extra)
 
     def arch_for(self, gpu: tuple[int, int]) -> str | None:
         """The target of this unit that a GPU of capability `gpu` runs, or None."""
