@@ -49,6 +49,18 @@ def v_image(codes: torch.Tensor) -> torch.Tensor:
     return swizzle(tiles(codes).mT)
 
 
+def tf32(x: torch.Tensor) -> torch.Tensor:
+    """fp32 rounded to nearest even at TF32's 10 mantissa bits. Tensor cores would cut the rest off, which is biased."""
+    bits = x.contiguous().view(torch.int32)
+    return (bits + 0xFFF + (bits >> 13 & 1) & ~0x1FFF).view(torch.float32)
+
+
+def mean_image(mean: torch.Tensor) -> torch.Tensor:
+    """Block means fp32 `[B, H, nK, D]` -> v_mean `[B, H, ceil(nK/32), D, 32]`: 32 tiles side by side, row = channel."""
+    groups = tf32(pad(mean, (0, 0, 0, -mean.shape[-2] % 32))).unflatten(-2, (-1, 32))
+    return swizzle(groups.mT.contiguous().view(torch.uint8)).view(torch.float32)
+
+
 def q_codes(image: torch.Tensor, seqlen: int) -> torch.Tensor:
     """Inverse of `q_image`: uint8 `[B, H, seqlen, D]`."""
     return swizzle(image).flatten(-3, -2)[..., :seqlen, :]
@@ -75,5 +87,5 @@ def images(operands) -> dict[str, torch.Tensor]:
         "k_scale": operands.k_scale,
         "v_codes": v_image(operands.v_codes),
         "v_scale": operands.v_scale,
-        "v_mean": operands.v_mean,
+        "v_mean": mean_image(operands.v_mean),
     }
