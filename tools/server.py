@@ -1,4 +1,4 @@
-"""A real ComfyUI server as a context manager, driven through its HTTP API and web socket. Used by the demo and the tests.
+"""A real ComfyUI server as a context manager, driven through its HTTP API and web socket, for the demo and the tests.
 
 Runs on the environment's interpreter. The server gets a base directory of its own (custom_nodes, models, input, output,
 user, temp), so that nothing of one run reaches the next and several servers can run side by side.

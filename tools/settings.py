@@ -1,4 +1,4 @@
-"""The one table of runs: workflows, the demo, tests and benchmarks all read it, so that what is measured is what ships."""
+"""The one table of runs. Workflows, demo, tests and benchmarks read it, so that what is measured is what ships."""
 
 from __future__ import annotations
 
