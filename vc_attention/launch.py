@@ -1,13 +1,11 @@
 """Loading and launching kernels: the only run-time code that meets cubins and the driver. It never compiles.
 
-layout = Params(out="ptr", count="i32", scale="f32")          # as the struct in csrc/ reads
-kernel("selftest", "vc_selftest", device=0).launch(grid, block, 0, stream, layout.pack(out=tensor, count=n, scale=1.0))
+`Params(...)` declares a kernel's struct, `kernel(unit, name, device)` finds the kernel and `.launch(...)` queues it;
+build/selftest.py is a whole example.
 """
 
 from __future__ import annotations
 
-import re
-import struct
 import sys
 import threading
 from collections.abc import Iterable
@@ -19,77 +17,13 @@ from .build import cache, source
 from .build.units import INTERFACE, UNITS, Unit
 from .errors import KernelUnavailable, ParameterError, VCAttentionError
 from .launchers import Launcher, choose
+from .params import Params
 
-_TYPES = {  # C type -> (struct code, bytes); alignment equals size
-    "ptr": ("Q", 8), "i64": ("q", 8), "u64": ("Q", 8), "f64": ("d", 8),
-    "i32": ("i", 4), "u32": ("I", 4), "f32": ("f", 4),
-    "i16": ("h", 2), "u16": ("H", 2), "i8": ("b", 1), "u8": ("B", 1),
-}  # fmt: skip
+__all__ = ["Kernel", "LaunchError", "Params", "kernel", "launcher", "missing"]
 
 
 class LaunchError(VCAttentionError, RuntimeError):
     """The driver refused to load or to launch a kernel."""
-
-
-class Params:
-    """A kernel's parameter struct: its fields in C's order, packed with C's alignment.
-
-    A field is `name="i32"` (ptr, i8..i64, u8..u64, f32, f64) or an array `name="i64[3]"`. A ptr takes an address, a
-    tensor or None.
-    """
-
-    def __init__(self, **fields: str) -> None:
-        self._fields: dict[str, tuple[str, int]] = {}
-        code, offset, widest = "<", 0, 1
-        for name, declaration in fields.items():
-            match = re.fullmatch(r"(\w+)(?:\[(\d+)\])?", declaration)
-            if match is None or match[1] not in _TYPES:
-                raise ParameterError(
-                    name, f"one of {', '.join(_TYPES)}, or an array of it", declaration, "write as in 'i32' or 'i64[3]'"
-                )
-            letter, size = _TYPES[match[1]]
-            length = int(match[2] or 1)
-            code += f"{-offset % size}x{length}{letter}"
-            offset += -offset % size + size * length
-            widest = max(widest, size)
-            self._fields[name] = (match[1], length if match[2] else 0)
-        self._struct = struct.Struct(f"{code}{-offset % widest}x")
-
-    @property
-    def size(self) -> int:
-        """sizeof the struct in bytes."""
-        return self._struct.size
-
-    def pack(self, **values: Any) -> bytes:
-        """The struct's bytes. Every field must be given; raises ParameterError naming the one that is not right."""
-        if values.keys() != self._fields.keys():
-            odd = sorted(values.keys() ^ self._fields.keys())
-            raise ParameterError("values", f"the fields {', '.join(self._fields)}", odd, "give each of them once")
-        flat: list[Any] = []
-        for name, (kind, length) in self._fields.items():
-            items = tuple(values[name]) if length else (values[name],)
-            if length and len(items) != length:
-                raise ParameterError(name, f"{length} values", len(items), "give as many as the struct has")
-            flat += [_address(item) for item in items] if kind == "ptr" else items
-        try:
-            return self._struct.pack(*flat)
-        except struct.error as error:
-            raise self._misfit(values, error) from error
-
-    def _misfit(self, values: dict[str, Any], error: struct.error) -> ParameterError:
-        for name, (kind, length) in self._fields.items():
-            for item in values[name] if length else (values[name],):
-                try:
-                    struct.pack(f"<{_TYPES[kind][0]}", _address(item) if kind == "ptr" else item)
-                except struct.error as reason:
-                    return ParameterError(name, f"a value that {kind} holds", item, str(reason))
-        return ParameterError("values", "what the struct holds", values, str(error))
-
-
-def _address(pointer: Any) -> int:
-    if pointer is None:
-        return 0
-    return pointer if isinstance(pointer, int) else pointer.data_ptr()
 
 
 @dataclass(frozen=True)
