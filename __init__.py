@@ -5,6 +5,6 @@ WEB_DIRECTORY = "./web"
 
 async def comfy_entrypoint():
     """What ComfyUI calls to get the pack's nodes."""
-    from .nodes import VCAttentionExtension
+    from .nodes.extension import VCAttentionExtension
 
     return VCAttentionExtension()

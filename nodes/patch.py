@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import comfy.model_management
-from comfy.patcher_extension import WrappersMP
 from comfy_api.latest import io
 
 from ..vc_attention.errors import ParameterError
 from . import kernels
+from .apply import patched
 from .compat import accepted
-from .override import make_override
-from .run import KEY, apply_model, outer_sample_wrapper
-from .settings import BACKENDS, BITS, PROBABILITY, SMOOTHING, Settings, parse_blocks, settings
-
-OVERRIDE = "optimized_attention_override"
+from .settings import BACKENDS, BITS, PROBABILITY, SMOOTHING, parse_blocks, settings
 
 
 class VCAttentionPatch(io.ComfyNode):
@@ -54,26 +50,6 @@ class VCAttentionPatch(io.ComfyNode):
         if chosen.backend == "cuda":  # refuse here, in words, rather than in the middle of sampling
             kernels.choose("cuda", chosen.numerics, 128, comfy.model_management.get_torch_device())
         return io.NodeOutput(patched(model, chosen, cls.hidden.unique_id))
-
-
-def patched(model, chosen: Settings, node_id: str | None):
-    """A clone of ComfyUI's ModelPatcher `model` with the override and the run wrappers on it.
-
-    A second patch replaces the first; an override of another node stays underneath and gets the calls that are not
-    ours.
-    """
-    clone = model.clone()
-    options = clone.model_options["transformer_options"]
-    previous = options.get(OVERRIDE)
-    previous = getattr(previous, "vc_attention_previous", previous)
-    options[OVERRIDE] = make_override(previous)
-    for kind, wrapper in (
-        (WrappersMP.OUTER_SAMPLE, outer_sample_wrapper(chosen, node_id)),
-        (WrappersMP.APPLY_MODEL, apply_model),
-    ):
-        clone.remove_wrappers_with_key(kind, KEY)
-        clone.add_wrapper_with_key(kind, KEY, wrapper)
-    return clone
 
 
 def _inputs() -> list:
