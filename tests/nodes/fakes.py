@@ -64,8 +64,8 @@ class Executor:
 
 
 def sample(patcher: Patcher, sigmas: list[float], evaluate, schedule=None):
-    """One sampling run. `evaluate(x, sigma, options)` is the diffusion model; `schedule` lists (sigma, extra options) of
-    the calls, one per sigma but the last by default. Returns what evaluate returned, in order."""
+    """One sampling run. `evaluate(x, sigma, options)` is the diffusion model; `schedule` lists (sigma, extra options)
+    of the calls, one per sigma but the last by default. Returns what evaluate returned, in order."""
     guider = SimpleNamespace(model_patcher=patcher, model_options=copy_nested(patcher.model_options))
     calls = [(s, {}) for s in sigmas[:-1]] if schedule is None else schedule
     base = SimpleNamespace(diffusion_model=patcher.model)

@@ -67,7 +67,7 @@ def test_split_and_shortened_schedules(name):
 
 
 def test_second_evaluation_at_the_next_sigma_refreshes_once():
-    """heun evaluates step i's end and step i + 1's start at one sigma: the index is due at the first of the two only."""
+    """heun evaluates step i's end and step i + 1's start at one sigma: only the first of the two calls is due."""
     sigmas = simple(8)
     calls = [s for i in range(7) for s in (sigmas[i], sigmas[i + 1])] + [sigmas[7]]
     assert decisions(calls, sigmas, Schedule()) == "0G* 1r* 1r* 2r 2r 3r 3r 4A 4r 5r 5r 6r 6r 7r 7r"

@@ -106,7 +106,9 @@ def test_what_does_not_fit_is_not_kept_and_counted():
     assert kept == [True, True, False]
     assert (session.unkept, session.evicted, session.nbytes) == (1, 0, 2 * one)
     assert session.plan([key(layer=2)], Step(1, True)) == (Action.GROUP, None)
-    assert session.plan([key(layer=1)], Step(1, True))[0] is Action.REUSE  # the first ones are not thrown out in a circle
+    assert (
+        session.plan([key(layer=1)], Step(1, True))[0] is Action.REUSE
+    )  # the first ones are not thrown out in a circle
 
 
 def test_groupings_that_nobody_uses_any_more_make_room():
