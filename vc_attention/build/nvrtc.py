@@ -10,7 +10,7 @@ from ..errors import VCAttentionError
 
 
 class CompileError(VCAttentionError, RuntimeError):
-    """A source was refused; carries the end of the compiler's log."""
+    """A source was refused; carries the compiler's log."""
 
 
 class Nvrtc:
@@ -37,7 +37,7 @@ class Nvrtc:
             result = self._lib.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
             log = self._read(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
             if result:
-                raise CompileError(f"{name} for sm_{arch}: NVRTC {self.version}: {self._error(result)}\n{tail(log)}")
+                raise CompileError(f"{name} for sm_{arch}: NVRTC {self.version}: {self._error(result)}\n{log}")
             return self._read(program, "CUBIN"), log
         finally:
             self._lib.nvrtcDestroyProgram(ctypes.byref(program))
