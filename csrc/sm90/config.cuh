@@ -1,0 +1,90 @@
+// Hopper attention: what a launch gets, what a kernel is made of, where things lie in shared memory.
+#pragma once
+
+#include "common/types.cuh"
+
+// All operands as in csrc/README.md, Z = B * H.
+struct AttentionParams {
+    const u8* q_codes;     // [Z, nQ, 128, D]
+    const float* q_scale;  // [Z, nQ * 128]
+    const u8* k_codes;     // [Z, nK, 128, D]
+    const float* k_scale;  // [Z, nK, 4]
+    const u8* v_codes;     // [Z, nK, D, 128]
+    const float* v_scale;  // [Z, D] (E4M3) or [Z, nK, D] (INT8)
+    const float* v_mean;   // [Z, ceil(nK / 32), D, 32]; not read by kernels without means
+    void* out;             // [B, H, Nq, D] with the strides below, channels next to each other
+    i64 out_stride_b, out_stride_h, out_stride_n;  // in elements
+    int heads, seqlen_q, seqlen_k;
+    float score_scale;  // scores in log2 units = dot * q_scale * k_scale * score_scale
+    int out_is_fp16;    // else bf16
+};
+
+enum class Probability {
+    kExpCast,  // E4M3 bytes from one multiply-add (Eq. 7), row sums of the decoded bytes by a column of ones
+    kExact,    // exp2, rounded to E4M3, fp32 row sums
+    kU8,       // exp2, rounded to 255 levels for INT8 values, fp32 row sums
+};
+
+template <int kHeadDim_, Probability kProbability_, bool kRunningMax_, bool kMean_>
+struct Config {
+    static constexpr int kHeadDim = kHeadDim_;
+    static constexpr Probability kProbability = kProbability_;
+    static constexpr bool kRunningMax = kRunningMax_;  // the paper's reference for P; else the maximum of its own tile
+    static constexpr bool kMean = kMean_;
+
+    static constexpr bool kExpCast = kProbability == Probability::kExpCast;
+    static constexpr bool kInt8Values = kProbability == Probability::kU8;
+
+    static constexpr int kWarpgroups = VC_WARPGROUPS;  // consumers, 64 rows each
+    static constexpr int kThreads = 128 * (kWarpgroups + 1);
+    static constexpr int kBlockM = 64 * kWarpgroups;
+    static constexpr int kBlockN = kTile;
+    static constexpr int kStages = 2;  // 2, 3 and 4 are equally fast
+    // 65,536 registers, the launch gives every thread the same: the producer hands its share over.
+    static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 240 : 160;
+    static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32;
+
+    // Where the row maximum lands: 2^8 (Eq. 7) or E4M3's largest number; 255 levels.
+    static constexpr float kLog2Gain = kInt8Values ? 7.99435344f : kRunningMax ? 8.f : 8.80735492f;
+    // Centres the error of reading an E4M3 byte as a logarithm.
+    static constexpr float kBeta = -0.35f;
+    // Scores are kept in eighths of an octave for ExpCast, whose codes count those, else in octaves.
+    static constexpr float kStepsPerOctave = kExpCast ? 8.f : 1.f;
+    static constexpr float kTopCode = kExpCast ? 8.f * kLog2Gain + 56.f + kBeta : kLog2Gain;
+    // A tile whose weight would exceed 2^16 moves the row's reference: sums stay far from fp32's limits.
+    static constexpr float kMaxLead = 16.f * kStepsPerOctave;
+
+    static constexpr int kOnesRows = kExpCast ? 8 : 0;  // below V^T: its product is the row sum of the codes
+    static constexpr int kMeanTiles = 32;               // tiles that one image of means serves
+
+    // Bytes.
+    static constexpr u32 kQTile = 64 * kHeadDim;  // of one warpgroup
+    static constexpr u32 kKTile = kBlockN * kHeadDim;
+    static constexpr u32 kVTile = kHeadDim * kBlockN;
+    static constexpr u32 kVStage = (kHeadDim + kOnesRows) * kBlockN;
+    static constexpr u32 kMeanImage = kHeadDim * kMeanTiles * 4;
+    static constexpr u32 kVScaleStage = kInt8Values ? kHeadDim * 4 : 0;
+    static constexpr u32 kKScaleStage = 16;
+
+    // Dynamic shared memory begins here on sm_90 (a kernel traps if not), so that every address is a constant.
+    static constexpr u32 kBase = 1024;
+    static constexpr u32 kQ = kBase;
+    static constexpr u32 kK = kQ + kWarpgroups * kQTile;
+    static constexpr u32 kV = kK + kStages * kKTile;
+    static constexpr u32 kMeans = kV + kStages * kVStage;
+    static constexpr u32 kTileSums = kMeans + (kMean ? kMeanImage : 0);  // [8][consumer thread] float2, see restore_means
+    static constexpr u32 kTileSumsChunk = kWarpgroups * 128 * 8;
+    static constexpr u32 kVScale = kTileSums + (kMean ? 8 * kTileSumsChunk : 0);
+    static constexpr u32 kVUnits = kVScale + kStages * kVScaleStage;  // [D] units of O per natural unit, see restore_means
+    static constexpr u32 kKScale = kVUnits + kHeadDim * 4;
+    static constexpr u32 kBarriers = kKScale + kStages * kKScaleStage;
+    static constexpr u32 kKFull = kBarriers;
+    static constexpr u32 kVFull = kKFull + 8 * kStages;
+    static constexpr u32 kKEmpty = kVFull + 8 * kStages;
+    static constexpr u32 kVEmpty = kKEmpty + 8 * kStages;
+    static constexpr u32 kQFull = kVEmpty + 8 * kStages;
+    static constexpr u32 kMeansFull = kQFull + 8;
+    static constexpr u32 kMeansEmpty = kMeansFull + 8;
+    static constexpr u32 kSharedBytes = kMeansEmpty + 8 - kBase;
+    static_assert(kSharedBytes <= 227 * 1024, "one CTA fits an SM of sm_90");
+};
