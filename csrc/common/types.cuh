@@ -5,6 +5,7 @@ using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using i64 = long long;
+using u64 = unsigned long long;
 
 constexpr int kTile = 128;  // kBlockM queries or kBlockN keys, see csrc/README.md
 constexpr u32 kFullWarp = 0xffffffffu;
