@@ -6,6 +6,7 @@ build/selftest.py is a whole example.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Iterable
@@ -59,14 +60,18 @@ class Kernel:
             )
         try:
             if shared_bytes > self._shared_bytes:
-                with self._driver.current(self._context):
-                    self._driver.allow_shared(self._function, shared_bytes)
-                self._shared_bytes = shared_bytes
+                self._allow_shared(shared_bytes)
             result = self._launcher.launch(self._context, self._function, grid, block, shared_bytes, stream, params)
             self._driver.check(result, "cuLaunchKernel")
         except driver.DriverError as error:
             shape = f"grid {grid}, block {block}, {shared_bytes} bytes of shared memory"
             raise LaunchError(f"kernel {self.name} (sm_{self.arch}) on {self.gpu} with {shape}: {error}") from error
+
+    def _allow_shared(self, shared_bytes: int) -> None:
+        with _lock, self._driver.current(self._context):
+            if shared_bytes > self._shared_bytes:  # else another thread just allowed more
+                self._driver.allow_shared(self._function, shared_bytes)
+                self._shared_bytes = shared_bytes
 
 
 _lock = threading.Lock()
@@ -89,10 +94,12 @@ def kernel(unit: str, name: str, device: int) -> Kernel:
     return found
 
 
+@functools.cache
 def missing(unit: str, device: int) -> str | None:
-    """Why kernels of `unit` cannot run on `device`, with the command that helps; None when they can."""
-    if (unit, device) in _modules:
-        return None
+    """Why kernels of `unit` cannot run on `device`, with the command that helps; None when they can.
+
+    Asked once a process, so that routing may ask at every call: what is installed meanwhile is found after a restart.
+    """
     try:
         gpu = driver.load().gpu(device)
         cubin(UNITS[unit], gpu)

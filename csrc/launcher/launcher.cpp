@@ -1,5 +1,5 @@
-// Calls cuLaunchKernel for Python, faster than ctypes does. Knows neither torch nor the CUDA headers: the driver library is
-// opened at run time, so the module builds without a toolkit and loads without a driver.
+// Calls cuLaunchKernel for Python, faster than ctypes does. Knows neither torch nor the CUDA headers: the driver
+// library is opened at run time, so the module builds without a toolkit and loads without a driver.
 
 #include <pybind11/pybind11.h>
 
@@ -15,9 +15,6 @@
 namespace py = pybind11;
 
 namespace {
-
-// Must equal INTERFACE in vc_attention/build/units.py.
-constexpr int kInterface = 1;
 
 void* open_library(const std::string& name) {
 #ifdef _WIN32
@@ -83,6 +80,6 @@ private:
 }  // namespace
 
 PYBIND11_MODULE(vc_attention_launcher, m) {
-    m.def("interface", [] { return kInterface; });
+    m.def("interface", [] { return VC_INTERFACE; });  // INTERFACE of build/units.py when this was compiled
     py::class_<Launcher>(m, "Launcher").def(py::init<const std::string&>()).def("launch", &Launcher::launch);
 }

@@ -2,7 +2,7 @@
 // The parameter struct mixes sizes on purpose; a host that packs it wrongly gives a wrong pattern.
 
 struct SelftestParams {
-    unsigned* out;               // [count]
+    unsigned* out;  // [count]
     int count;
     unsigned short multiplier;
     unsigned long long offset;

@@ -44,6 +44,7 @@ def fake_driver(fake_driver_folder, tmp_path, monkeypatch):
     cuda = driver.load(library)
     monkeypatch.setattr(driver, "load", lambda: cuda)
     monkeypatch.setattr(launch, "choose", lambda: launchers.CtypesLauncher(library, "tests ask for ctypes"))
+    launch.missing.cache_clear()
     monkeypatch.setattr(launch, "_modules", {})
     monkeypatch.setattr(launch, "_kernels", {})
     return ctypes.CDLL(library)

@@ -29,11 +29,21 @@ static char names[MODULES][64];
 static Launch last;
 
 // What the tests ask.
-int fake_modules(void) { return modules; }
-int fake_shared_limit(void) { return shared_limit; }
-const Launch* fake_last(void) { return &last; }
-void fake_push(uint64_t context) { stack[depth++] = context; }
-int fake_depth(void) { return depth; }
+int fake_modules(void) {
+    return modules;
+}
+int fake_shared_limit(void) {
+    return shared_limit;
+}
+const Launch* fake_last(void) {
+    return &last;
+}
+void fake_push(uint64_t context) {
+    stack[depth++] = context;
+}
+int fake_depth(void) {
+    return depth;
+}
 
 static int capability(int device, int* major, int* minor) {
     const char* list = getenv("FAKE_GPUS");
@@ -104,7 +114,11 @@ int cuCtxPopCurrent_v2(uint64_t* context) {
     return 0;
 }
 int cuModuleLoadData(uint64_t* module, const char* image) {
-    if (memcmp(image, "\x7f" "ELF", 4) != 0) return 200;
+    if (memcmp(image,
+               "\x7f"
+               "ELF",
+               4) != 0)
+        return 200;
     if (getenv("FAKE_REFUSES")) return 209;
     if (getenv("FAKE_CRASHES")) abort();
     *module = 0x2000 + __sync_fetch_and_add(&modules, 1);

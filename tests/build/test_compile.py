@@ -73,7 +73,7 @@ def test_the_gate_sees_a_spill_and_a_serialized_wgmma(nvrtc):
     _, log = nvrtc.compile(spilling, "k.cu", "90a", ("--ptxas-options=-v", "--maxrregcount=32"))
     resources, warnings = ptxas.parse(log)
     assert resources["k"]["stack"] >= 512 and warnings == []
-    log = "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized in function 'k'"
+    log = "ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized in function 'k'"
     assert ptxas.parse(log)[1] == [log]
 
 
@@ -81,4 +81,6 @@ def test_ci_has_both_compilers_and_they_know_every_target():
     assert shutil.which("nvcc") or not os.environ.get("CI")
     for kind in KINDS:
         for compiler in usable(kind)[:1]:
-            assert [targets.refusal(arch, compiler.version) for arch in targets.ANY_ARCH] == [None] * len(targets.ANY_ARCH)
+            assert [targets.refusal(arch, compiler.version) for arch in targets.ANY_ARCH] == [None] * len(
+                targets.ANY_ARCH
+            )

@@ -14,11 +14,14 @@ from . import cache, compilers, diagnose, extension, kernels, preflight, selftes
 from .tasks import Task
 from .units import UNITS
 
+PREFIX = "[VC-Attention] "
+
 
 def say(text: str) -> None:
     """Whole ASCII lines at once: ComfyUI-Manager passes them on line by line, on Windows in an old code page."""
     for line in text.splitlines():
-        print("[VC-Attention] " + line.encode("ascii", "backslashreplace").decode(), flush=True)
+        prefix = "" if line.startswith(PREFIX) else PREFIX  # a self-test's process has said it already
+        print(prefix + line.encode("ascii", "backslashreplace").decode(), flush=True)
 
 
 def main(argv: list[str]) -> int:
@@ -165,8 +168,7 @@ def _self_test_child(gpu: driver.Gpu) -> bool:
     except subprocess.TimeoutExpired:
         say(f"self-test on {gpu}: no answer in 60 s")
         return False
-    for line in (child.stdout + child.stderr).splitlines():
-        print(line, flush=True)
+    say(child.stdout + child.stderr)
     if child.returncode:
         say(f"self-test on {gpu} failed with exit code {diagnose.exit_code(child.returncode)}")
     return child.returncode == 0

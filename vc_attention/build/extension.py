@@ -11,6 +11,7 @@ from . import cache, diagnose, ninja, nvrtc
 from .compilers import Scratch
 from .source import CSRC
 from .toolchain import Toolchain
+from .units import INTERFACE
 
 
 def built() -> bool:
@@ -56,7 +57,7 @@ def build(tools: Toolchain) -> str | None:
 
 
 def _unix(tools: Toolchain, includes: list[str], output: str) -> tuple[str, ...]:
-    flags = ("-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden")
+    flags = ("-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", f"-DVC_INTERFACE={INTERFACE}")
     return (
         str(tools.host_compiler),
         *flags,
@@ -69,7 +70,7 @@ def _unix(tools: Toolchain, includes: list[str], output: str) -> tuple[str, ...]
 
 
 def _msvc(tools: Toolchain, includes: list[str], output: str) -> tuple[str, ...]:
-    flags = ("/nologo", "/std:c++17", "/O1", "/EHsc", "/MD", "/LD")
+    flags = ("/nologo", "/std:c++17", "/O1", "/EHsc", "/MD", "/LD", f"/DVC_INTERFACE={INTERFACE}")
     libraries = Path(sysconfig.get_config_var("installed_base") or sys.base_prefix) / "libs"
     return (
         str(tools.host_compiler), *flags, *(f"/I{folder}" for folder in includes), "launcher.cpp", f"/Fe:{output}",
