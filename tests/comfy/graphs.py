@@ -42,11 +42,13 @@ class Graph:
         """16 video tokens a frame by default."""
         return self.add("StandInLatent", channels=channels, frames=frames, height=height, width=width, batch_size=1)
 
-    def sample(self, model: list, *, latent=None, steps=8, cfg=1.0, sampler="euler", negative_tokens=16, denoise=1.0):
+    def sample(
+        self, model: list, *, latent=None, steps=8, cfg=1.0, sampler="euler", negative_tokens=16, denoise=1.0, seed=None
+    ) -> list:
         return self.add(
             "KSampler", model=model, positive=self.text("a fox"), negative=self.text("a dog", negative_tokens),
-            latent_image=latent or self.latent(), seed=next(_seeds), steps=steps, cfg=cfg, sampler_name=sampler,
-            scheduler="simple", denoise=denoise,
+            latent_image=latent or self.latent(), seed=next(_seeds) if seed is None else seed, steps=steps, cfg=cfg,
+            sampler_name=sampler, scheduler="simple", denoise=denoise,
         )  # fmt: skip
 
     def sample_part(self, model: list, start: int, end: int, *, steps: int, latent=None, sampler="euler"):

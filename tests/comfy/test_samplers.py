@@ -60,7 +60,8 @@ def test_two_experts_share_one_schedule(comfy_server, sampler):
     """The window lies in the high-noise expert; the low-noise expert starts past it and cold, so it groups once."""
     graph = Graph()
     shifted = [
-        graph.add("ModelSamplingSD3", model=graph.probe(graph.patch(graph.model(name))), shift=5.0) for name in (HIGH, LOW)
+        graph.add("ModelSamplingSD3", model=graph.probe(graph.patch(graph.model(name))), shift=5.0)
+        for name in (HIGH, LOW)
     ]
     high = graph.sample_part(shifted[0], 0, 4, steps=8, sampler=sampler)
     graph.save(graph.sample_part(shifted[1], 4, 8, steps=8, latent=high, sampler=sampler))
@@ -113,7 +114,9 @@ def test_split_sigmas(comfy_server):
 )
 def test_parts_of_a_schedule(comfy_server, steps, denoise, expected):
     graph = Graph()
-    model = graph.add("LoraLoaderModelOnly", model=graph.model(), lora_name="wan_lora_tiny.safetensors", strength_model=1)
+    model = graph.add(
+        "LoraLoaderModelOnly", model=graph.model(), lora_name="wan_lora_tiny.safetensors", strength_model=1
+    )
     graph.save(graph.sample(graph.probe(graph.patch(model)), steps=steps, denoise=denoise))
     log, _ = run(comfy_server, graph)
     assert words(log["forwards"]) == expected
@@ -123,7 +126,9 @@ def test_parts_of_a_schedule(comfy_server, steps, denoise, expected):
 def test_the_window_ends_at_the_models_own_sigma(comfy_server, window):
     """Also when the shift is set after the patch: the model's sampling is asked at run time."""
     graph = Graph()
-    model = graph.add("ModelSamplingSD3", model=graph.probe(graph.patch(graph.model(), grouping_window=window)), shift=3.0)
+    model = graph.add(
+        "ModelSamplingSD3", model=graph.probe(graph.patch(graph.model(), grouping_window=window)), shift=3.0
+    )
     graph.save(graph.sample(model))
     log, _ = run(comfy_server, graph)
     end = {0.0: 1.0, 0.5: 3 * 0.5 / (1 + 2 * 0.5), 1.0: 0.0}[window]

@@ -12,12 +12,10 @@ from aiohttp import web
 from comfy.patcher_extension import WrappersMP
 from server import PromptServer
 
+torch.set_num_threads(1)  # these tensors are far too small to share; waiting for each other costs more
+
 KEY = "vc_probe"
 LOG = {"forwards": [], "attends": 0, "overrides": 0, "options": []}
-
-
-def _reset():
-    LOG.update(forwards=[], attends=0, overrides=0, options=[])
 
 
 def _pack(name):
@@ -78,7 +76,8 @@ async def _get(request):
 
 @PromptServer.instance.routes.post("/vc_probe/reset")
 async def _post(request):
-    _reset()
+    LOG.update(forwards=[], attends=0, overrides=0, options=[])
+    _spy()
     return web.json_response({})
 
 
@@ -91,7 +90,6 @@ class ProbeModel:
     INPUT_TYPES = classmethod(lambda cls: {"required": {"model": ("MODEL",)}})
 
     def probe(self, model):
-        _spy()
         clone = model.clone()
         callbacks = [0]
 
