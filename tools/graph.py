@@ -36,6 +36,7 @@ OUTPUTS = {
     "VAEDecode": ["IMAGE"],
     "CreateVideo": ["VIDEO"],
     "SaveVideo": [],
+    "StandInTextEncoder": ["CONDITIONING"],
 }
 # Sockets; every other input is a widget. The web interface keeps one more value after a seed: what to do with it next.
 SOCKETS = {
@@ -65,28 +66,20 @@ class Node:
 
 def build(run: Run) -> dict[str, Node]:
     """The nodes of a text-to-video run with one sampler for each expert, in the order of the data."""
+    latent = {"width": run.width, "height": run.height, "length": run.length, "batch_size": 1}
+    clip = {"clip_name": run.text_encoder.name, "type": "wan", "device": "default"}
+    wide, x = 420, -480
     nodes = {
-        "clip": Node(
-            "CLIPLoader",
-            {"clip_name": run.text_encoder.name, "type": "wan", "device": "default"},
-            (0, 620),
-            files=[run.text_encoder],
-        ),
-        "vae": Node("VAELoader", {"vae_name": run.vae.name}, (0, 800), (320, 70), files=[run.vae]),
-        "positive": Node("CLIPTextEncode", {"text": run.positive, "clip": "clip"}, (380, 620), (420, 170), "Prompt"),
-        "negative": Node("CLIPTextEncode", {"text": run.negative, "clip": "clip"}, (380, 840), (420, 130), "Avoid"),
-        "latent": Node(
-            "EmptyHunyuanLatentVideo",
-            {"width": run.width, "height": run.height, "length": run.length, "batch_size": 1},
-            (0, 920),
-            (320, 150),
-            "Size and length",
-        ),
+        "clip": Node("CLIPLoader", clip, (x, 420), (wide, 130), files=[run.text_encoder]),
+        "vae": Node("VAELoader", {"vae_name": run.vae.name}, (x, 610), (wide, 70), files=[run.vae]),
+        "positive": Node("CLIPTextEncode", {"text": run.positive, "clip": "clip"}, (x, 0), (wide, 170), "Prompt"),
+        "negative": Node("CLIPTextEncode", {"text": run.negative, "clip": "clip"}, (x, 230), (wide, 130), "Avoid"),
+        "latent": Node("EmptyHunyuanLatentVideo", latent, (x, 740), (wide, 150), "Size and length"),
     }
     latent = "latent"
     for row in range(len(run.experts)):
         latent = _add_expert(nodes, run, row, latent)
-    x = 1640
+    x = 1520
     nodes["decode"] = Node("VAEDecode", {"samples": latent, "vae": "vae"}, (x, 0), (240, 60))
     nodes["video"] = Node("CreateVideo", {"images": "decode", "fps": run.fps}, (x, 120), (240, 90))
     save = {"video": "video", "filename_prefix": "video/vc_attention", "format": "auto", "codec": "auto"}
@@ -96,7 +89,7 @@ def build(run: Run) -> dict[str, Node]:
 
 def _add_expert(nodes: dict[str, Node], run: Run, row: int, latent: str) -> str:
     """Append one expert's chain loader -> (LoRA) -> patch -> shift -> sampler; the name of its sampler."""
-    expert, y, first = run.experts[row], 300 * row, row == 0
+    expert, y, first = run.experts[row], 500 * row, row == 0
     last = row == len(run.experts) - 1
     names = {kind: f"{kind} {expert.title}" for kind in ("unet", "lora", "patch", "shift", "sampler")}
     unet = {"unet_name": expert.model.name, "weight_dtype": "default"}
@@ -104,12 +97,12 @@ def _add_expert(nodes: dict[str, Node], run: Run, row: int, latent: str) -> str:
     model = names["unet"]
     if expert.lora:
         lora = {"model": model, "lora_name": expert.lora.name, "strength_model": 1.0}
-        nodes[names["lora"]] = Node("LoraLoaderModelOnly", lora, (0, y + 140), (320, 90), "", [expert.lora])
+        nodes[names["lora"]] = Node("LoraLoaderModelOnly", lora, (0, y + 150), (320, 90), "", [expert.lora])
         model = names["lora"]
     patch = {"model": model, **patch_widgets(run)}
-    nodes[names["patch"]] = Node(PATCH, patch, (380, y), (320, 240), f"VC-Attention, {expert.title}")
+    nodes[names["patch"]] = Node(PATCH, patch, (380, y), (320, 280), f"VC-Attention, {expert.title}")
     shift = {"model": names["patch"], "shift": run.shift}
-    nodes[names["shift"]] = Node("ModelSamplingSD3", shift, (820, y), (260, 70))
+    nodes[names["shift"]] = Node("ModelSamplingSD3", shift, (760, y), (260, 70))
     sampler = {
         "model": names["shift"],
         "positive": "positive",
@@ -125,8 +118,7 @@ def _add_expert(nodes: dict[str, Node], run: Run, row: int, latent: str) -> str:
         "end_at_step": expert.end,
         "return_with_leftover_noise": "disable" if last else "enable",
     }
-    at = (1160, 380 * row)
-    nodes[names["sampler"]] = Node("KSamplerAdvanced", sampler, at, (380, 340), f"Sampler, {expert.title}")
+    nodes[names["sampler"]] = Node("KSamplerAdvanced", sampler, (1080, y), (380, 340), f"Sampler, {expert.title}")
     return names["sampler"]
 
 

@@ -54,6 +54,7 @@ class ComfyServer:
         self.events: list[Event] = []
         self.log = self.base_directory / "server.log"
         self.process = None
+        self._listening = threading.Event()
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -75,6 +76,9 @@ class ComfyServer:
             self._kill()
             raise
         threading.Thread(target=lambda: asyncio.run(self._listen()), daemon=True).start()
+        if not self._listening.wait(timeout=30):
+            self._kill()
+            raise ComfyError(f"the web socket did not open:\n{self.log_tail()}")
         return self
 
     def __exit__(self, *_exception) -> None:
@@ -106,7 +110,7 @@ class ComfyServer:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             entry = self.get(f"/history/{prompt_id}").get(prompt_id)
-            if entry and entry["status"]["status_str"] in ("success", "error"):
+            if entry and entry["status"]["status_str"] in ("success", "error") and self._heard_the_end(prompt_id):
                 return entry
             if self.process.poll() is not None:
                 raise ComfyError(f"the server died:\n{self.log_tail()}")
@@ -114,6 +118,11 @@ class ComfyServer:
                 on_wait()
             time.sleep(0.2)
         raise ComfyError(f"prompt {prompt_id} did not finish in {timeout_s} s:\n{self.log_tail()}")
+
+    def _heard_the_end(self, prompt_id: str) -> bool:
+        """Has the web socket's last message of a prompt arrived? Then all of its events are in `events`."""
+        ends = ("execution_success", "execution_error", "execution_interrupted")
+        return any(event.type in ends and event.data["prompt_id"] == prompt_id for event in self.events)
 
     def run(self, prompt: dict, timeout_s: float = 300, on_wait=None) -> dict:
         """Queue, wait, and return the outputs by node id. Raises ComfyError when a node failed."""
@@ -161,6 +170,7 @@ class ComfyServer:
             async with aiohttp.ClientSession() as session:
                 socket_url = f"{self.url}/ws?clientId={self.client_id}"
                 async with session.ws_connect(socket_url, max_msg_size=0) as messages:
+                    self._listening.set()
                     async for message in messages:
                         if message.type == aiohttp.WSMsgType.TEXT:
                             event = json.loads(message.data)

@@ -112,7 +112,9 @@ def tiny(run: Run, **changes) -> Run:
 
     def stand_in(expert: Expert) -> Expert:
         noise = expert.title.replace(" ", "_")
-        return replace(expert, model=ModelFile("diffusion_models", f"wan2.2_t2v_{noise}_tiny.safetensors"), lora=None)
+        model = ModelFile("diffusion_models", f"wan2.2_t2v_{noise}_tiny.safetensors")
+        lora = ModelFile("loras", "wan_lora_tiny.safetensors") if expert.lora else None
+        return replace(expert, model=model, lora=lora)
 
     small = replace(
         run,

@@ -36,7 +36,7 @@ def to_ui(nodes: dict[str, Node], run: Run) -> dict:
     for item in shown:
         for output in item["outputs"]:
             output["links"] = [link[0] for link in links if link[1] == item["id"]]
-    notes = [_ui_note(len(ids) + 1, len(shown), _note(run), (-420, 0), (360, 660))]
+    notes = [_ui_note(len(ids) + 1, len(shown), _note(run), (-900, 0), (360, 720))]
     return {
         "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"vc-attention/{run.title}")),
         "revision": 0,
@@ -61,8 +61,9 @@ def _ui_node(node: Node, number: int, order: int, inputs: list[dict]) -> dict:
     properties = {"Node name for S&R": node.type}
     if node.type == PATCH:
         properties["cnr_id"] = "vc-attention"
-    if node.files:
-        properties["models"] = [{"name": f.name, "url": f.url, "directory": f.directory} for f in node.files]
+    files = [{"name": f.name, "url": f.url, "directory": f.directory} for f in node.files if f.url]
+    if files:
+        properties["models"] = files
     item = {
         "id": number,
         "type": node.type,

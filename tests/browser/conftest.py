@@ -1,0 +1,120 @@
+"""ComfyUI's real web interface in headless Chromium, in the two versions that the pack supports."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tools import environment
+from tools.graph import PATCH
+
+FRONTENDS = {"1.32.9": None, "1.58.1": environment.NEWER_FRONTEND}
+SCREENSHOTS = Path(os.environ.get("VC_ATTENTION_SCREENSHOTS", environment.ROOT / "output" / "screenshots"))
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+class Interface:
+    """One open tab: the page, the server behind it, and what the tests do with both."""
+
+    def __init__(self, page, server, version: str):
+        self.page, self.server, self.version = page, server, version
+
+    def open_empty(self) -> None:
+        """A fresh tab with nothing on the canvas."""
+        self.page.goto(self.server.url)
+        self.page.wait_for_function("() => window.app?.graph && window.app.extensionManager", timeout=120_000)
+        self.page.wait_for_function("type => LiteGraph.registered_node_types[type]", arg=PATCH, timeout=60_000)
+        self.page.wait_for_timeout(1000)  # the interface loads its default workflow after it says it is ready
+        self.page.evaluate("() => app.graph.clear()")
+
+    def load(self, workflow: dict) -> None:
+        self.page.evaluate("workflow => app.loadGraphData(workflow)", workflow)
+        self.page.wait_for_function("n => app.graph.nodes.length === n", arg=len(workflow["nodes"]))
+        self.page.wait_for_timeout(500)
+
+    def patches(self, expression: str) -> list:
+        """A JavaScript expression of `node` for every patch node on the canvas."""
+        code = f"type => app.graph.nodes.filter(node => node.type === type).map(node => {expression})"
+        return self.page.evaluate(code, PATCH)
+
+    def reports(self) -> list[str]:
+        """The report texts on the patch nodes that have one."""
+        shown = self.patches("node.widgets.filter(w => w.type === 'progressText').map(w => w.value).join('')")
+        return [text for text in shown if text]
+
+    def press_run(self) -> None:
+        self.page.mouse.move(5, 5)
+        self.finished = len(self.server.get("/history"))
+        self.page.get_by_role("button", name="Run").first.click()
+
+    def wait_until_done(self) -> None:
+        """Wait for the prompt that press_run queued."""
+        for _ in range(600):
+            if len(self.server.get("/history")) > self.finished and not self.server.get("/queue")["queue_running"]:
+                return
+            self.page.wait_for_timeout(200)
+        raise AssertionError(f"not done after 120 s; the server says:\n{self.server.log_tail()}")
+
+    def focus_first_patch(self, scale: float = 1.5) -> dict:
+        """Bring the first patch node to the middle at `scale`; its rectangle on the page."""
+        code = """([type, scale]) => {
+            const node = app.graph.nodes.find(node => node.type === type), view = app.canvas.ds;
+            view.scale = scale;
+            view.offset[0] = 560 / scale - node.pos[0];
+            view.offset[1] = 220 / scale - node.pos[1];
+            app.canvas.setDirty(true, true);
+            const canvas = app.canvas.canvas.getBoundingClientRect();
+            return {x: canvas.x + 560, y: canvas.y + 220, width: node.size[0] * scale, height: node.size[1] * scale};
+        }"""
+        rectangle = self.page.evaluate(code, [PATCH, scale])
+        self.page.wait_for_timeout(800)
+        return rectangle
+
+    def screenshot(self, name: str, clip: dict | None = None) -> Path:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        path = SCREENSHOTS / f"{name}-{self.version}.png"
+        self.page.screenshot(path=path, clip=clip)
+        return path
+
+
+@pytest.fixture(scope="session")
+def browser(chromium):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module", params=FRONTENDS)
+def interface(request, browser, start_comfy):
+    server = start_comfy(frontend=FRONTENDS[request.param])
+    server.post("/settings", {"LiteGraph.Node.TooltipDelay": 100, "Comfy.Workflow.ShowMissingModelsWarning": False})
+    page = browser.new_page(viewport={"width": 1600, "height": 1000})
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    ui = Interface(page, server, request.param)
+    ui.open_empty()
+    yield ui
+    page.close()
+    assert not [error for error in errors if "vc-attention" in error or "vc_attention" in error], json.dumps(errors)
+
+
+@pytest.fixture
+def canvas(interface):
+    """The interface with an empty canvas."""
+    interface.page.keyboard.press("Escape")
+    interface.page.evaluate("() => app.graph.clear()")
+    return interface

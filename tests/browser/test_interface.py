@@ -1,0 +1,124 @@
+"""What an artist does with the pack in the web interface, done by mouse and keyboard."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tools.graph import PATCH, PATCH_DEFAULTS, build, with_stand_in_text
+from tools.settings import RUNS, WAN22_T2V, tiny
+from tools.workflows import WORKFLOWS, to_ui
+
+pytestmark = [pytest.mark.browser, pytest.mark.comfy, pytest.mark.slow]
+
+
+def small_workflow(seed: int, **patch) -> dict:
+    """The Wan2.2 workflow on tiny checkpoints, 2 + 2 steps, one frame of 256 tokens."""
+    run = tiny(WAN22_T2V, length=1, steps=4, seed=seed)
+    experts = tuple(replace(e, start=2 * i, end=2 * i + 2) for i, e in enumerate(run.experts))
+    run = replace(run, experts=experts, patch={**run.patch, "backend": "reference", **patch})
+    return to_ui(with_stand_in_text(build(run)), run)
+
+
+def place_by_search(ui) -> None:
+    """Double-click the canvas, type, take the first hit, click where it shall go."""
+    ui.page.mouse.dblclick(800, 500)
+    ui.page.wait_for_timeout(800)
+    ui.page.keyboard.type("vc-attention", delay=20)
+    ui.page.get_by_text("VC-Attention Patch").first.wait_for()
+    ui.page.wait_for_timeout(300)
+    ui.screenshot("search")
+    ui.page.keyboard.press("Enter")
+    ui.page.wait_for_function("() => app.graph.nodes.length === 1")
+    ui.page.mouse.move(700, 420)
+    ui.page.mouse.click(700, 420)  # newer interfaces hang the new node on the pointer until this click
+    ui.page.wait_for_timeout(500)
+
+
+def test_found_by_search_placed_and_dragged(canvas):
+    place_by_search(canvas)
+    before = canvas.patches("[...node.pos]")
+    assert len(before) == 1
+    spot = canvas.focus_first_patch(1.0)
+    canvas.page.mouse.move(spot["x"] + 80, spot["y"] - 12)  # the title bar is above the node's rectangle
+    canvas.page.mouse.down()
+    canvas.page.mouse.move(spot["x"] + 200, spot["y"] + 60, steps=8)
+    canvas.page.mouse.up()
+    (after,) = canvas.patches("[...node.pos]")
+    moved = [b - a for a, b in zip(before[0], after, strict=True)]
+    assert moved == pytest.approx([120, 72], abs=12)
+
+
+def test_widgets_have_labels_and_tooltips(canvas):
+    canvas.page.evaluate("type => app.graph.add(LiteGraph.createNode(type))", PATCH)
+    info = canvas.server.get(f"/object_info/{PATCH}")[PATCH]["input"]["required"]
+    (widgets,) = canvas.patches("node.widgets.map(w => [w.name, w.label ?? w.name, w.value])")
+    assert {name: value for name, _, value in widgets} == PATCH_DEFAULTS
+    assert {name: label for name, label, _ in widgets} == {
+        name: info[name][1].get("display_name") or name for name in PATCH_DEFAULTS
+    }
+    spot = canvas.focus_first_patch()
+    (offsets,) = canvas.patches("node.widgets.map(w => w.last_y)")
+    for (name, _, _), offset in zip(widgets, offsets, strict=True):
+        canvas.page.mouse.move(5, 5)
+        canvas.page.mouse.move(spot["x"] + spot["width"] / 2, spot["y"] + 1.5 * (offset + 10), steps=3)
+        canvas.page.wait_for_function(
+            "text => [...document.querySelectorAll('.node-tooltip')].some(e => e.textContent.trim() === text)",
+            arg=info[name][1]["tooltip"],
+            timeout=10_000,
+        )
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_shipped_workflows_open_without_red_nodes(canvas, name):
+    workflow = json.loads((WORKFLOWS / f"{name}.json").read_text(encoding="utf-8"))
+    canvas.load(workflow)
+    unknown = "() => app.graph.nodes.filter(n => !LiteGraph.registered_node_types[n.type]).map(n => n.type)"
+    assert canvas.page.evaluate(unknown) == []
+    assert canvas.patches("Boolean(node.has_errors)") == [False, False]
+    saved = canvas.page.evaluate("() => app.graph.serialize()")
+    values = {node["id"]: node.get("widgets_values") for node in saved["nodes"]}
+    assert values == {node["id"]: node["widgets_values"] for node in workflow["nodes"]}
+    assert len(saved["links"]) == len(workflow["links"])
+    canvas.screenshot(f"workflow-{name}")
+
+
+def test_runs_and_the_report_appears(canvas):
+    canvas.load(small_workflow(seed=11))
+    canvas.press_run()
+    canvas.wait_until_done()
+    assert len(canvas.reports()) == 2
+    assert all(text.startswith("4 attention calls accelerated, 4 left alone") for text in canvas.reports())
+    assert all(entry["status"]["status_str"] == "success" for entry in canvas.server.get("/history").values())
+    spot = canvas.focus_first_patch()
+    shown = canvas.page.get_by_text("left alone: cross-attention: 4").first
+    assert shown.is_visible()
+    box = shown.bounding_box()
+    assert box["y"] + box["height"] <= spot["y"] + spot["height"], "the node is too small for its report"
+    margin = 50
+    clip = {k: spot[k] - margin for k in ("x", "y")} | {k: spot[k] + 2 * margin for k in ("width", "height")}
+    canvas.screenshot("report", clip)
+    saved = canvas.patches("node.serialize().widgets_values.length")
+    assert saved == [len(PATCH_DEFAULTS)] * 2, "the report must not be saved with the workflow"
+
+
+def test_says_so_when_nothing_was_taken_over(canvas):
+    canvas.load(small_workflow(seed=12, min_tokens=1 << 20))
+    canvas.press_run()
+    canvas.page.get_by_text("VC-Attention took over nothing").first.wait_for()
+    canvas.wait_until_done()
+    assert all("fewer than 1048576 tokens: 4" in text for text in canvas.reports())
+    canvas.screenshot("nothing")
+    for close in canvas.page.locator(".p-toast-close-button").all():
+        close.click()
+
+
+def test_the_help_page_opens(canvas):
+    canvas.page.evaluate("type => app.graph.add(LiteGraph.createNode(type))", PATCH)
+    spot = canvas.focus_first_patch(1.0)
+    canvas.page.mouse.click(spot["x"] + 80, spot["y"] - 12)
+    canvas.page.get_by_test_id("info-button").or_(canvas.page.locator("button:has(.icon-\\[lucide--info\\])")).first.click()
+    canvas.page.get_by_text("When not to use it.").first.wait_for()
+    canvas.screenshot("help")
