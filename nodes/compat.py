@@ -19,6 +19,12 @@ def accepted(target, **arguments):
     return target(**arguments)
 
 
+def free_bytes(device) -> int | None:
+    """Memory that ComfyUI counts as free on a device; None outside ComfyUI."""
+    management = sys.modules.get("comfy.model_management")
+    return management.get_free_memory(device) if management else None
+
+
 def outside_allocation_graph():
     """A context for allocations that outlive the model call.
 

@@ -17,12 +17,16 @@ import torch
 from ..vc_attention.schedule import Step, locate
 from ..vc_attention.session import RowKey, Session
 from . import kernels
+from .compat import free_bytes
 from .models import GENERIC, ModelRow, row_for
 from .report import Report, show
 from .routing import Call, why_not_dense
 from .settings import Settings
 
 KEY = "vc_attention"
+# Share of the memory that is free at a run's first model call which grouping state may take: ComfyUI has made room for
+# activations by then and does not know of the state.
+STATE_SHARE = 4
 
 
 class Run:
@@ -35,6 +39,7 @@ class Run:
         self.report = Report(settings.profile)
         self._sigmas: tuple[torch.Tensor | None, list[float]] = (None, [])
         self._kernels: dict[Hashable, kernels.Choice] = {}
+        self._fitted: set[torch.device] = set()
         self._lock = threading.Lock()
 
     def __deepcopy__(self, memo: dict) -> Run:
@@ -46,6 +51,16 @@ class Run:
             if self._sigmas[0] is not sample_sigmas:
                 self._sigmas = (sample_sigmas, sample_sigmas.tolist())
             return self._sigmas[1]
+
+    def fit_memory(self, device: torch.device) -> None:
+        """Bound the grouping state by what is free on `device`, at the first model call there."""
+        with self._lock:
+            if device in self._fitted:
+                return
+            self._fitted.add(device)
+            free = free_bytes(device)
+            if free is not None:
+                self.session.budget = min(self.session.budget, free // STATE_SHARE)
 
     def kernel(self, call: Call) -> kernels.Choice:
         """What runs a call of this head size and device, decided once per run."""
@@ -150,6 +165,7 @@ def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, t
         transformer = getattr(executor.class_obj, "diffusion_model", None)
         model = row_for(transformer) if transformer is not None else GENERIC
         text_length = None if c_crossattn is None else c_crossattn.shape[1]
+        run.fit_memory(x.device)
         run.report.forward(model.name, model.tokens)
         options = {**options, KEY: Forward(run, step, model, transformer, options, text_length)}
     return executor(x, t, c_concat, c_crossattn, control, options, **kwargs)

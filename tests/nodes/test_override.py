@@ -3,6 +3,7 @@
 import copy
 import gc
 import sys
+import types
 import weakref
 
 import pytest
@@ -312,6 +313,20 @@ def test_as_many_text_tokens_as_video_tokens_is_not_mistaken(spy, reports):
     schedule = [(s, {"context": torch.zeros(1, 32, 64)}) for s in SIGMAS[:2]]
     fakes.sample(patched(fakes.Patcher(model), make_settings(), None), SIGMAS, model, schedule)
     assert not spy and reports[0].left_alone == {"cross-attention": 8}
+
+
+@pytest.mark.parametrize("free", [10**9, 8000])
+def test_state_takes_at_most_a_quarter_of_the_free_memory(spy, reports, monkeypatch, free):
+    """One layer's state is 2 KiB here: with 8000 bytes free none of two layers fits, so each call groups anew."""
+    management = types.SimpleNamespace(get_free_memory=lambda device: free)
+    monkeypatch.setitem(sys.modules, "comfy.model_management", management)
+    model = WanModel(fakes.Attention(), tokens=128)
+    fakes.sample(patched(fakes.Patcher(model), make_settings(), None), SIGMAS, model)
+    fits = free > 8000
+    assert reports[0].actions == ({"group": 2, "assign": 2, "reuse": 12} if fits else {"group": 16})
+    assert reports[0].rows_unkept == (0 if fits else 16)
+    assert ("did not fit in memory" in reports[0].text()) != fits
+    assert reports[0].state_bytes <= free // 4
 
 
 def test_a_failing_kernel_is_an_error_not_a_silent_fallback(reports, monkeypatch):
