@@ -3,7 +3,8 @@
 
 #include "common/types.cuh"
 
-// Byte offset in a tile image of byte `byte` of row `row`; rows are kRowBytes = 128 or 64 wide, 16-byte chunks move together.
+// Byte offset in a tile image of byte `byte` of row `row`; rows are kRowBytes = 128 or 64 wide, 16-byte chunks move
+// together.
 template <int kRowBytes>
 __device__ inline int swizzled(int row, int byte) {
     int flip = kRowBytes == 128 ? row & 7 : (row >> 1) & 3;

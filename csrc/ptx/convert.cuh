@@ -51,7 +51,16 @@ __device__ inline u32 pack_e4m3x2(float x0, float x1) {
 #endif
 }
 
-// One E4M3 byte (not NaN) -> float, exact: its bits are those of a half with the exponent bias off by 8.
-__device__ inline float e4m3_to_f32(u32 byte) {
-    return f16_to_f32((u16)(((byte & 0x80u) << 8) | ((byte & 0x7fu) << 7))) * 256.f;
+// Two E4M3 bytes (not NaN) -> floats, exact.
+__device__ inline void unpack_e4m3x2(u32 pair, float& x0, float& x1) {
+#if __CUDA_ARCH__ >= 890
+    u32 halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((u16)pair));
+    x0 = f16_to_f32((u16)halves);
+    x1 = f16_to_f32((u16)(halves >> 16));
+#else
+    // The bits are those of a half whose exponent bias is off by 8.
+    x0 = f16_to_f32((u16)(((pair & 0x80u) << 8) | ((pair & 0x7fu) << 7))) * 256.f;
+    x1 = f16_to_f32((u16)((pair & 0x8000u) | ((pair & 0x7f00u) >> 1))) * 256.f;
+#endif
 }

@@ -1,0 +1,98 @@
+// Parameter structs of the preparation kernels; vc_attention/ops.py packs them. BH = B * H, nT = number of 128-row
+// tiles.
+#pragma once
+
+#include "common/types.cuh"
+
+// q, k or v as ComfyUI hands it over: [B, H, N, D], 16-bit elements, any strides (in elements).
+struct View {
+    const u16* data;
+    i64 stride_batch, stride_head, stride_token, stride_channel;
+    int heads;
+    int vector;  // 1: channels are contiguous and every row starts on 16 bytes
+};
+
+struct PrepareQParams {
+    View q;
+    u8* codes;     // [BH, nT, 128, D] tile images
+    float* scale;  // [BH, nT * 128]
+    int seqlen;
+};
+
+struct KMeanParams {
+    View k;
+    float* sums;  // [BH, sampled, D] sum of every sampled block
+    int seqlen, block_stride;
+};
+
+struct KMeanFinishParams {
+    const float* sums;  // [BH, sampled, D]
+    float* mean;        // [BH, D]
+    int sampled;
+    float rows;  // tokens in the sampled blocks
+};
+
+struct PrepareKParams {
+    View k;
+    const int* perm;    // [BH, seqlen] or null: sequence order
+    const float* mean;  // [BH, D]
+    u8* codes;          // [BH, nT, 128, D] tile images
+    float* scale;       // [BH, nT, 4]
+    int seqlen;
+};
+
+struct PrepareVParams {
+    View v;
+    const int* perm;  // [BH, seqlen] or null: sequence order
+    u32* amax;        // [BH, D] bits of the residual's magnitude, zeroed by the host; E4M3 only
+    u8* codes;        // [BH, nT, D, 128] tile images
+    float* scale;     // [BH, D] for E4M3, [BH, nT, D] for INT8
+    float* mean;      // [BH, nT, D]
+    int seqlen;
+    int means;  // 0: block means are off
+};
+
+struct KMeansMomentsParams {
+    View v;
+    float* sums;  // [BH, ceil(rows / 128)] sum of squares of 128 training tokens
+    int rows, token_stride;
+};
+
+struct KMeansInitParams {
+    View v;
+    const float* sums;
+    float* step;    // [BH]
+    u8* centroids;  // [BH, C, D] int8
+    int rows, token_stride, clusters, head_dim;
+};
+
+struct KMeansAssignParams {
+    View v;
+    const float* step;    // [BH]
+    const u8* centroids;  // [BH, C, D] int8
+    const int* rank;      // [BH, C], or null: labels are cluster indices
+    u16* labels;          // [BH, rows] cluster index, or its rank
+    int* histogram;       // [BH, ceil(rows / 768), C] tokens of every label, or null
+    int rows, token_stride, clusters;
+};
+
+struct KMeansUpdateParams {
+    View v;
+    const float* step;  // [BH]
+    const u16* labels;  // [BH, rows]
+    u8* centroids;      // [BH, C, D] int8, replaced
+    int rows, token_stride, clusters, head_dim;
+};
+
+struct KMeansChainParams {
+    const u8* centroids;  // [BH, C, D] int8
+    int* rank;            // [BH, C]
+    int clusters;
+};
+
+struct SortParams {
+    const u16* labels;  // [BH, seqlen]
+    int* offsets;       // [BH, chunks, C]: the histogram, then where a chunk's first token of a label goes
+    int* perm;          // [BH, seqlen]
+    int seqlen, clusters;
+};

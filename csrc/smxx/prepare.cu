@@ -1,0 +1,23 @@
+// Operand preparation for any arch from sm_80: one kernel per operand, input type and head dim.
+#include "smxx/k_mean.cuh"
+#include "smxx/prepare_qk.cuh"
+#include "smxx/prepare_v.cuh"
+
+#define VC_KERNEL(stage, Params, threads, blocks, dtype, T, D)          \
+    extern "C" __global__ void __launch_bounds__(threads, blocks)       \
+        vc_##stage##_##dtype##_d##D(const __grid_constant__ Params p) { \
+        stage<T, D>(p);                                                 \
+    }
+
+#define VC_KERNELS(dtype, T, D)                                        \
+    VC_KERNEL(prepare_q, PrepareQParams, kQuadThreads, 4, dtype, T, D) \
+    VC_KERNEL(k_mean, KMeanParams, 2 * D, 2, dtype, T, D)              \
+    VC_KERNEL(prepare_k, PrepareKParams, kQuadThreads, 3, dtype, T, D) \
+    VC_KERNEL(v_moments, PrepareVParams, 2 * D, 2, dtype, T, D)        \
+    VC_KERNEL(v_e4m3, PrepareVParams, 2 * D, 2, dtype, T, D)           \
+    VC_KERNEL(v_int8, PrepareVParams, 2 * D, 2, dtype, T, D)
+
+VC_KERNELS(bf16, Bf16, 128)
+VC_KERNELS(bf16, Bf16, 64)
+VC_KERNELS(fp16, Fp16, 128)
+VC_KERNELS(fp16, Fp16, 64)

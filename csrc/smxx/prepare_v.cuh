@@ -1,0 +1,194 @@
+// V: gather, subtract the block mean, quantize the residual, transpose, write tile images and corrected means (Eq. 4).
+// Replaces quantize_v of vc_attention/reference/values.py.
+//
+// INT8 scales belong to a block, so one pass does. An E4M3 scale belongs to a channel of the whole head, so a first
+// pass finds means and magnitudes and a second one quantizes.
+#pragma once
+
+#include "common/swizzle.cuh"
+#include "smxx/columns.cuh"
+
+template <int D>
+struct VShared {
+    uint4 stage[D * 8];  // the tile image, with one more exclusive-or against bank conflicts
+    Partials<D> partial;
+    float mean[D], inverse[D], scale[D];
+};
+
+// Formats of the residual: four neighbouring keys of a channel to a word, and what that word means in units of the
+// scale.
+struct Int8Values {
+    static constexpr float kMax = 127.f;
+    __device__ static u32 encode(const float (&y)[4], float (&decoded)[4]) {
+        u32 word = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            // The sum's last mantissa byte is the rounded integer, and subtracting brings it back as a float.
+            float shifted = y[i] + 12582912.f;
+            decoded[i] = shifted - 12582912.f;
+            word |= (__float_as_uint(shifted) & 0xffu) << (8 * i);
+        }
+        return word;
+    }
+};
+
+struct E4m3Values {
+    static constexpr float kMax = 448.f;
+    __device__ static u32 encode(const float (&y)[4], float (&decoded)[4]) {
+        u32 low = pack_e4m3x2(y[0], y[1]), high = pack_e4m3x2(y[2], y[3]);
+        unpack_e4m3x2(low, decoded[0], decoded[1]);
+        unpack_e4m3x2(high, decoded[2], decoded[3]);
+        return low | high << 16;
+    }
+};
+
+// x - mean of 4 rows x 8 channels; rows past seqlen stay zero.
+template <class T, int D>
+__device__ inline void residual(const TileWords& raw, int group, const Columns<D>& at, int rows, const VShared<D>& s,
+                                float (&x)[4][8]) {
+    widen_group<T>(raw, group, x);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+        float mean = s.mean[at.channel(group) + j];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[i][j] = at.row(i) < rows ? x[i][j] - mean : 0.f;
+    }
+}
+
+// Fills s.mean; zeros when means are off.
+template <class T, int D>
+__device__ inline void block_mean(const TileWords& raw, const Columns<D>& at, float rows, bool means, VShared<D>& s) {
+    if (means) sum_rows<T>(raw, at, s.partial);
+    __syncthreads();
+    int channel = threadIdx.x;
+    if (channel < D) s.mean[channel] = means ? __fdiv_rn(finish_rows<D>(s.partial, channel, Add()), rows) : 0.f;
+    __syncthreads();
+}
+
+// Leaves the largest |residual| per quarter and channel in s.partial.
+template <class T, int D>
+__device__ inline void residual_amax(const TileWords& raw, const Columns<D>& at, int rows, VShared<D>& s) {
+#pragma unroll
+    for (int group = 0; group < 2; ++group) {
+        float x[4][8], amax[8];
+        residual<T>(raw, group, at, rows, s, x);
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+            amax[j] = fmaxf(fmaxf(fabsf(x[0][j]), fabsf(x[1][j])), fmaxf(fabsf(x[2][j]), fabsf(x[3][j])));
+        reduce_rows(amax, group, at, s.partial, Max());
+    }
+    __syncthreads();
+}
+
+template <class Format, int D>
+__device__ inline void set_scale(float amax, int channel, VShared<D>& s) {
+    bool zero = amax < kTiny;
+    s.inverse[channel] = zero ? 0.f : __fdiv_rn(Format::kMax, amax);
+    s.scale[channel] = zero ? 0.f : __fdiv_rn(amax, Format::kMax);
+}
+
+// Chunk of the stage that holds chunk `chunk` (16 keys) of a channel's row. Lanes of a warp write four channels that
+// differ in bits 3 and 4 and two chunks that differ in bit 0: the second exclusive-or spreads them over all banks.
+__device__ inline int staged(int channel, int chunk) {
+    return channel * 8 + (chunk ^ (channel & 7) ^ ((channel >> 3 & 3) << 1));
+}
+
+// Quantizes the residual into the stage and leaves what the rounding lost, summed over rows, in s.partial.
+template <class T, class Format, int D>
+__device__ inline void quantize(const TileWords& raw, const Columns<D>& at, int rows, VShared<D>& s) {
+#pragma unroll
+    for (int group = 0; group < 2; ++group) {
+        float x[4][8], lost[8];
+        residual<T>(raw, group, at, rows, s, x);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            int channel = at.channel(group) + j;
+            float inverse = s.inverse[channel], scale = s.scale[channel], y[4], decoded[4], error[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) y[i] = x[i][j] * inverse;
+            u32 word = Format::encode(y, decoded);
+            reinterpret_cast<u32*>(s.stage)[staged(channel, at.row(0) >> 4) * 4 + (at.row(0) >> 2 & 3)] = word;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) error[i] = x[i][j] - decoded[i] * scale;
+            lost[j] = (error[0] + error[1]) + (error[2] + error[3]);
+        }
+        reduce_rows(lost, group, at, s.partial, Add());
+    }
+    __syncthreads();
+}
+
+// Stage to global image, and the mean with what the rounding lost added back.
+template <int D>
+__device__ inline void store_tile(const PrepareVParams& p, i64 image, float rows, const VShared<D>& s) {
+    uint4* out = reinterpret_cast<uint4*>(p.codes + image * D * kTile);
+    for (int at = threadIdx.x; at < D * 8; at += Columns<D>::kThreads) {
+        int channel = at >> 3, chunk = (at & 7) ^ (channel & 7);
+        out[at] = s.stage[staged(channel, chunk)];
+    }
+    int channel = threadIdx.x;
+    if (channel < D) {
+        float correction = __fdiv_rn(finish_rows<D>(s.partial, channel, Add()), rows);
+        p.mean[image * D + channel] = p.means ? s.mean[channel] + correction : 0.f;
+    }
+}
+
+// E4M3, first pass: block means into p.mean, magnitudes into p.amax. grid (BH, nT), 2 D threads
+template <class T, int D>
+__device__ inline void v_moments(const PrepareVParams& p) {
+    __shared__ VShared<D> s;
+    const Columns<D> at;
+    int bh = blockIdx.x, tile = blockIdx.y, rows = min(kTile, p.seqlen - tile * kTile), channel = threadIdx.x;
+    const int* perm = p.perm == nullptr ? nullptr : p.perm + (i64)bh * p.seqlen;
+
+    TileWords raw;
+    load_tile(p.v, head(p.v, bh), perm, tile, p.seqlen, at, raw);
+    block_mean<T>(raw, at, rows, p.means, s);
+    residual_amax<T>(raw, at, rows, s);
+    if (channel >= D) return;
+    p.mean[((i64)bh * gridDim.y + tile) * D + channel] = s.mean[channel];
+    // Magnitudes are not negative, so their bits order as they do.
+    atomicMax(p.amax + bh * D + channel, __float_as_uint(finish_rows<D>(s.partial, channel, Max())));
+}
+
+// E4M3, second pass. grid (BH, nT), 2 D threads
+template <class T, int D>
+__device__ inline void v_e4m3(const PrepareVParams& p) {
+    __shared__ VShared<D> s;
+    const Columns<D> at;
+    int bh = blockIdx.x, tile = blockIdx.y, rows = min(kTile, p.seqlen - tile * kTile), channel = threadIdx.x;
+    i64 image = (i64)bh * gridDim.y + tile;
+    const int* perm = p.perm == nullptr ? nullptr : p.perm + (i64)bh * p.seqlen;
+
+    TileWords raw;
+    load_tile(p.v, head(p.v, bh), perm, tile, p.seqlen, at, raw);
+    if (channel < D) {
+        s.mean[channel] = p.mean[image * D + channel];
+        set_scale<E4m3Values>(__uint_as_float(p.amax[bh * D + channel]), channel, s);
+        if (tile == 0) p.scale[bh * D + channel] = s.scale[channel];
+    }
+    __syncthreads();
+    quantize<T, E4m3Values>(raw, at, rows, s);
+    store_tile(p, image, rows, s);
+}
+
+// grid (BH, nT), 2 D threads
+template <class T, int D>
+__device__ inline void v_int8(const PrepareVParams& p) {
+    __shared__ VShared<D> s;
+    const Columns<D> at;
+    int bh = blockIdx.x, tile = blockIdx.y, rows = min(kTile, p.seqlen - tile * kTile), channel = threadIdx.x;
+    i64 image = (i64)bh * gridDim.y + tile;
+    const int* perm = p.perm == nullptr ? nullptr : p.perm + (i64)bh * p.seqlen;
+
+    TileWords raw;
+    load_tile(p.v, head(p.v, bh), perm, tile, p.seqlen, at, raw);
+    block_mean<T>(raw, at, rows, p.means, s);
+    residual_amax<T>(raw, at, rows, s);
+    if (channel < D) {
+        set_scale<Int8Values>(finish_rows<D>(s.partial, channel, Max()), channel, s);
+        p.scale[image * D + channel] = s.scale[channel];
+    }
+    __syncthreads();
+    quantize<T, Int8Values>(raw, at, rows, s);
+    store_tile(p, image, rows, s);
+}

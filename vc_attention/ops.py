@@ -1,0 +1,160 @@
+"""torch custom ops of the preparation, one per stage and never per arch: `torch.ops.vc_attention.*`.
+
+All are functional: they return new tensors, never write an input, run on the current stream of the input's device and
+work under torch.compile, on fake tensors and inside a CUDA graph. Shapes and dtypes are those of csrc/README.md.
+
+v_format is "e4m3" or "int8". A perm of None keeps the sequence order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import stages
+from .errors import ParameterError
+from .stages import TILE, tiles
+
+NAMESPACE = "vc_attention"
+V_FORMATS = ("e4m3", "int8")
+
+# A library of our own, kept alive with the module. Under ComfyUI this file can be imported under several names: whoever
+# comes first defines an op, the others find it.
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")
+
+
+def register(schema: str, implementation, fake) -> None:
+    """Define `vc_attention::<schema>` for CUDA unless it exists: `implementation` runs it, `fake` gives its outputs."""
+    name = schema.split("(")[0]
+    if hasattr(getattr(torch.ops, NAMESPACE), name):
+        return
+
+    def run(*args):
+        with torch.cuda.device(args[0].device):
+            return implementation(*args)
+
+    _library.define(schema)
+    _library.impl(name, run, "CUDA")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
+
+
+def _empty(like: Tensor, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def _check_perm(perm: Tensor | None, x: Tensor) -> None:
+    if perm is None:
+        return
+    if perm.shape != x.shape[:3] or perm.dtype != torch.int32 or perm.device != x.device or not perm.is_contiguous():
+        got = (tuple(perm.shape), perm.dtype, perm.device, "contiguous" if perm.is_contiguous() else "strided")
+        raise ParameterError(
+            "perm", f"contiguous int32 {tuple(x.shape[:3])} on {x.device}", got, "group this shape again"
+        )
+
+
+# --- q: codes u8 [B,H,nQ,128,D], scale f32 [B,H,nQ*128] -------------------------------------------------------------
+
+
+def _q_outputs(q: Tensor) -> tuple[Tensor, Tensor]:
+    batch, heads, seqlen, head_dim = q.shape
+    count = tiles(seqlen)
+    return _empty(q, batch, heads, count, TILE, head_dim, dtype=torch.uint8), _empty(q, batch, heads, count * TILE)
+
+
+def _prepare_q(q: Tensor) -> tuple[Tensor, Tensor]:
+    stages.check("q", q)
+    outputs = _q_outputs(q)
+    stages.prepare_q(q, *outputs)
+    return outputs
+
+
+# --- k: codes u8 [B,H,nK,128,D], scale f32 [B,H,nK,4] ---------------------------------------------------------------
+
+
+def _k_outputs(k: Tensor, perm: Tensor | None, mean_blocks: int) -> tuple[Tensor, Tensor]:
+    batch, heads, seqlen, head_dim = k.shape
+    count = tiles(seqlen)
+    return _empty(k, batch, heads, count, TILE, head_dim, dtype=torch.uint8), _empty(k, batch, heads, count, 4)
+
+
+def _prepare_k(k: Tensor, perm: Tensor | None, mean_blocks: int) -> tuple[Tensor, Tensor]:
+    stages.check("k", k)
+    _check_perm(perm, k)
+    outputs = _k_outputs(k, perm, mean_blocks)
+    stages.prepare_k(k, perm, mean_blocks, *outputs)
+    return outputs
+
+
+# --- v: codes u8 [B,H,nK,D,128], scale f32 [B,H,D] or [B,H,nK,D], mean f32 [B,H,nK,D] -------------------------------
+
+
+def _v_outputs(v: Tensor, perm: Tensor | None, v_format: str, means: bool) -> tuple[Tensor, Tensor, Tensor]:
+    batch, heads, seqlen, head_dim = v.shape
+    count = tiles(seqlen)
+    scale = _empty(v, batch, heads, head_dim) if v_format == "e4m3" else _empty(v, batch, heads, count, head_dim)
+    codes = _empty(v, batch, heads, count, head_dim, TILE, dtype=torch.uint8)
+    return codes, scale, _empty(v, batch, heads, count, head_dim)
+
+
+def _prepare_v(v: Tensor, perm: Tensor | None, v_format: str, means: bool) -> tuple[Tensor, Tensor, Tensor]:
+    stages.check("v", v)
+    _check_perm(perm, v)
+    if v_format not in V_FORMATS:
+        raise ParameterError("v_format", f"one of {', '.join(V_FORMATS)}", v_format, "choose one of these")
+    outputs = _v_outputs(v, perm, v_format, means)
+    stages.prepare_v(v, perm, v_format, means, *outputs)
+    return outputs
+
+
+# --- group: centroids i8 [B,H,C,D], step f32 [B,H], rank i32 [B,H,C], perm i32 [B,H,N] ------------------------------
+
+
+def _group_outputs(
+    v: Tensor, clusters: int, iterations: int, sample_stride: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, heads, seqlen, head_dim = v.shape
+    return (
+        _empty(v, batch, heads, clusters, head_dim, dtype=torch.int8),
+        _empty(v, batch, heads),
+        _empty(v, batch, heads, clusters, dtype=torch.int32),
+        _empty(v, batch, heads, seqlen, dtype=torch.int32),
+    )
+
+
+def _group(v: Tensor, clusters: int, iterations: int, sample_stride: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    stages.check("v", v)
+    most = min(stages.MAX_CLUSTERS, -(-v.shape[2] // sample_stride))
+    if not 1 <= clusters <= most:
+        raise ParameterError("clusters", f"within 1..{most} (512, one per training token)", clusters, "take fewer")
+    centroids, step, rank, perm = _group_outputs(v, clusters, iterations, sample_stride)
+    stages.train(v, iterations, sample_stride, centroids, step)
+    stages.chain(centroids, rank)
+    stages.sort_tokens(v, centroids, step, rank, perm)
+    return centroids, step, rank, perm
+
+
+def _assign_output(v: Tensor, centroids: Tensor, step: Tensor, rank: Tensor) -> Tensor:
+    return _empty(v, *v.shape[:3], dtype=torch.int32)
+
+
+def _assign(v: Tensor, centroids: Tensor, step: Tensor, rank: Tensor) -> Tensor:
+    stages.check("v", v)
+    expected = (*v.shape[:2], centroids.shape[-2], v.shape[3])
+    if centroids.shape != expected or centroids.shape[-2] > stages.MAX_CLUSTERS or rank.shape != expected[:3]:
+        raise ParameterError("centroids", f"those of v, {expected}", tuple(centroids.shape), "group this shape again")
+    perm = _assign_output(v, centroids, step, rank)
+    stages.sort_tokens(v, centroids.contiguous(), step.contiguous(), rank.contiguous(), perm)
+    return perm
+
+
+register("prepare_q(Tensor q) -> (Tensor, Tensor)", _prepare_q, _q_outputs)
+register("prepare_k(Tensor k, Tensor? perm, int mean_blocks) -> (Tensor, Tensor)", _prepare_k, _k_outputs)
+register(
+    "prepare_v(Tensor v, Tensor? perm, str v_format, bool means) -> (Tensor, Tensor, Tensor)", _prepare_v, _v_outputs
+)
+register(
+    "group(Tensor v, int clusters, int iterations, int sample_stride) -> (Tensor, Tensor, Tensor, Tensor)",
+    _group,
+    _group_outputs,
+)
+register("assign(Tensor v, Tensor centroids, Tensor step, Tensor rank) -> Tensor", _assign, _assign_output)

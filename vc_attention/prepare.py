@@ -1,0 +1,122 @@
+"""q, k, v -> the operands of an attention kernel, on the GPU; equal to `vc_attention.reference` to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+
+from . import ops, stages
+from .config import Action, Grouping, Numerics
+from .reference.grouping import cluster_count
+from .stages import TILE, tiles
+
+# What the kernels are written for; everything else is the reference's.
+WRITTEN_FOR = {
+    "qk": ("int8",),
+    "pv": ops.V_FORMATS,
+    "q_granularity": ("token",),
+    "k_granularity": ("thread",),
+    "smooth_k": (True,),
+    "smooth_q": (False,),
+    "hadamard": (True,),
+    "cluster_order": ("chain", "none"),
+    "mean": ("corrected", "none"),
+}
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Operands of one attention call, laid out as csrc/README.md says; nQ and nK count tiles of 128 rows."""
+
+    q_codes: torch.Tensor  # u8  [B, H, nQ, 128, D] tile images
+    q_scale: torch.Tensor  # f32 [B, H, nQ * 128]
+    k_codes: torch.Tensor  # u8  [B, H, nK, 128, D] tile images
+    k_scale: torch.Tensor  # f32 [B, H, nK, 4]
+    v_codes: torch.Tensor  # u8  [B, H, nK, D, 128] tile images
+    v_scale: torch.Tensor  # f32 [B, H, D] for E4M3, [B, H, nK, D] for INT8
+    v_mean: torch.Tensor  # f32 [B, H, nK, D]
+    seqlen_q: int
+    seqlen_k: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held on the device."""
+        tensors = [value for field in fields(self) if isinstance(value := getattr(self, field.name), torch.Tensor)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def unsupported(numerics: Numerics) -> list[str]:
+    """Why the preparation kernels cannot make these operands, one sentence each; empty when they can."""
+    return [
+        f"{name}={getattr(numerics, name)!r} has no preparation kernel, {' and '.join(map(repr, allowed))} have"
+        for name, allowed in WRITTEN_FOR.items()
+        if getattr(numerics, name) not in allowed
+    ]
+
+
+def _narrow(x: torch.Tensor) -> torch.Tensor:
+    return x.bfloat16() if x.dtype == torch.float32 else x
+
+
+def group(v: torch.Tensor, numerics: Numerics, action: Action, kept: Grouping | None = None) -> Grouping | None:
+    """The grouping that `action` asks for, from values v `[B, H, Nk, D]`; as `reference.group`, on the GPU (Eq. 3).
+
+    Without anything kept, ASSIGN and REUSE group and PLAIN gives None. None also when the numerics do not group.
+    """
+    if numerics.cluster_order == "none":
+        return None
+    if action is Action.PLAIN or (action is Action.REUSE and kept is not None):
+        return kept
+    v = _narrow(v)
+    if action is Action.ASSIGN and kept is not None:
+        perm = torch.ops.vc_attention.assign(v, kept.centroids, kept.step, kept.rank)
+        return Grouping(kept.centroids, kept.step, kept.rank, perm)
+    clusters = cluster_count(v.shape[2], numerics)
+    return Grouping(*torch.ops.vc_attention.group(v, clusters, numerics.iterations, numerics.sample_stride))
+
+
+def prepare(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numerics: Numerics, perm: torch.Tensor | None, means: bool
+) -> Operands:
+    """Operands of one call; q `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`, perm int32 `[B, H, Nk]` or None.
+
+    `means` False leaves the block means out (Action.PLAIN). Inputs of any strides are read where they lie and never
+    written; fp32 is rounded to bf16 one tensor at a time. Extra memory is at most `extra_bytes`.
+    """
+    means = means and numerics.mean != "none"
+    prepared_q = torch.ops.vc_attention.prepare_q(_narrow(q))
+    prepared_k = torch.ops.vc_attention.prepare_k(_narrow(k), perm, numerics.k_mean_blocks)
+    prepared_v = torch.ops.vc_attention.prepare_v(_narrow(v), perm, numerics.pv, means)
+    return Operands(*prepared_q, *prepared_k, *prepared_v, seqlen_q=q.shape[2], seqlen_k=k.shape[2])
+
+
+def operand_bytes(batch: int, heads: int, seqlen_q: int, seqlen_k: int, head_dim: int, numerics: Numerics) -> int:
+    """Bytes of the `Operands` of one call."""
+    q = tiles(seqlen_q) * TILE * (head_dim + 4)
+    k = tiles(seqlen_k) * (TILE * head_dim + 4 * 4)
+    v = tiles(seqlen_k) * head_dim * (TILE + 4)
+    v_scale = head_dim * 4 * (1 if numerics.pv == "e4m3" else tiles(seqlen_k))
+    return batch * heads * (q + k + v + v_scale)
+
+
+def extra_bytes(
+    batch: int, heads: int, seqlen_q: int, seqlen_k: int, head_dim: int, numerics: Numerics,
+    dtype: torch.dtype = torch.bfloat16,
+) -> int:  # fmt: skip
+    """Most device memory that `group` and `prepare` of one call hold beside q, k and v, results included.
+
+    Grouping and quantization do not overlap, so the larger of their scratch counts. torch's allocator rounds each of
+    the at most 24 tensors up, by 2 MiB for large ones; that is included.
+    """
+    stride, clusters = numerics.sample_stride, cluster_count(seqlen_k, numerics)
+    _, sampled, _ = stages.k_mean_blocks(seqlen_k, numerics.k_mean_blocks)
+    rows, chunks = -(-seqlen_k // stride), -(-seqlen_k // stages.ASSIGN_CHUNK)
+    grouping = 4 * seqlen_k + clusters * (head_dim + 4) + 4
+    training = 4 * tiles(rows) + 2 * rows
+    sorting = 2 * seqlen_k + 4 * chunks * clusters
+    smoothing = 4 * head_dim * (sampled + 1)
+    cast = 2 * max(seqlen_q, seqlen_k) * head_dim if dtype == torch.float32 else 0
+    operands = operand_bytes(1, 1, seqlen_q, seqlen_k, head_dim, numerics)
+    per_head = grouping + max(training, sorting, operands + smoothing + 4 * head_dim) + cast
+    return batch * heads * per_head + 24 * (2 << 20)

@@ -1,0 +1,188 @@
+"""What the preparation stages launch: parameter structs, grids, shared memory. One function per stage, on CUDA tensors.
+
+The structs are those of csrc/smxx/params.cuh. Everything is queued on the current stream of the tensor's device;
+nothing synchronises or reads back, and all memory comes from torch, so a CUDA graph can capture any stage.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .errors import ParameterError
+from .launch import kernel
+from .params import Params
+
+TILE = 128
+ASSIGN_THREADS, ASSIGN_CHUNK = 192, 768  # kAssignThreads and kChunkTokens of csrc/smxx/assign.cuh
+UPDATE_THREADS, UPDATE_CHANNELS = 512, 16
+MAX_CLUSTERS = 512
+DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+HEAD_DIMS = (64, 128)
+
+VIEW = Params(
+    data="ptr", stride_batch="i64", stride_head="i64", stride_token="i64", stride_channel="i64",
+    heads="i32", vector="i32",
+)  # fmt: skip
+PREPARE_Q = Params(q=VIEW, codes="ptr", scale="ptr", seqlen="i32")
+K_MEAN = Params(k=VIEW, sums="ptr", seqlen="i32", block_stride="i32")
+K_MEAN_FINISH = Params(sums="ptr", mean="ptr", sampled="i32", rows="f32")
+PREPARE_K = Params(k=VIEW, perm="ptr", mean="ptr", codes="ptr", scale="ptr", seqlen="i32")
+PREPARE_V = Params(v=VIEW, perm="ptr", amax="ptr", codes="ptr", scale="ptr", mean="ptr", seqlen="i32", means="i32")
+KMEANS_MOMENTS = Params(v=VIEW, sums="ptr", rows="i32", token_stride="i32")
+KMEANS_INIT = Params(
+    v=VIEW, sums="ptr", step="ptr", centroids="ptr", rows="i32", token_stride="i32", clusters="i32", head_dim="i32"
+)
+KMEANS_ASSIGN = Params(
+    v=VIEW, step="ptr", centroids="ptr", rank="ptr", labels="ptr", histogram="ptr",
+    rows="i32", token_stride="i32", clusters="i32",
+)  # fmt: skip
+KMEANS_UPDATE = Params(
+    v=VIEW, step="ptr", labels="ptr", centroids="ptr", rows="i32", token_stride="i32", clusters="i32", head_dim="i32"
+)
+KMEANS_CHAIN = Params(centroids="ptr", rank="ptr", clusters="i32")
+SORT = Params(labels="ptr", offsets="ptr", perm="ptr", seqlen="i32", clusters="i32")
+
+
+def tiles(seqlen: int) -> int:
+    """Number of 128-row tiles that hold `seqlen` rows."""
+    return -(-seqlen // TILE)
+
+
+def k_mean_blocks(seqlen: int, max_blocks: int) -> tuple[int, int, int]:
+    """(every how many blocks of 128 keys one is read for the K mean, how many are, tokens in them)."""
+    blocks = tiles(seqlen)
+    stride = max(1, blocks // max_blocks) if max_blocks else 1
+    sampled = -(-blocks // stride)
+    last = (sampled - 1) * stride
+    return stride, sampled, (sampled - 1) * TILE + min(TILE, seqlen - last * TILE)
+
+
+def check(name: str, x: torch.Tensor) -> None:
+    """Raises ParameterError unless x is a [B, H, N, D] fp16 or bf16 tensor that the kernels can index."""
+    if x.dim() != 4 or 0 in x.shape:
+        raise ParameterError(name, "a non-empty [B, H, N, D] tensor", tuple(x.shape), "reshape it")
+    if x.dtype not in DTYPES:
+        raise ParameterError(f"{name}.dtype", "fp16 or bf16", x.dtype, "cast it, fp32 to bf16")
+    if x.shape[-1] not in HEAD_DIMS:
+        raise ParameterError(f"{name}.shape[-1] (head_dim)", "64 or 128", x.shape[-1], "use the model's own attention")
+    if tiles(x.shape[2]) > 65535:
+        raise ParameterError(f"{name}.shape[2] (seqlen)", "at most 8388480", x.shape[2], "split the sequence")
+
+
+def _view(x: torch.Tensor) -> bytes:
+    """How the kernels see x `[B, H, N, D]`. Vector loads need 16-byte rows: odd offsets and strides read by element."""
+    strides = x.stride()
+    rows = [stride for stride, size in zip(strides[:3], x.shape[:3], strict=True) if size > 1]
+    vector = x.data_ptr() % 16 == 0 and strides[3] == 1 and all(stride % 8 == 0 for stride in rows)
+    return VIEW.pack(
+        data=x, stride_batch=strides[0], stride_head=strides[1], stride_token=strides[2], stride_channel=strides[3],
+        heads=x.shape[1], vector=int(vector),
+    )  # fmt: skip
+
+
+def _launch(
+    unit: str, name: str, like: torch.Tensor, grid: tuple[int, ...], threads: int, params: bytes, shared: int = 0
+):
+    grid = (*grid, 1, 1)[:3]
+    stream = torch.cuda.current_stream(like.device).cuda_stream
+    kernel(unit, name, like.device.index).launch(grid, (threads, 1, 1), shared, stream, params)
+
+
+def _suffix(x: torch.Tensor) -> str:
+    return f"{DTYPES[x.dtype]}_d{x.shape[-1]}"
+
+
+def prepare_q(q: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> None:
+    """Fills codes and scale of `ops.prepare_q`."""
+    batch, heads, seqlen, _ = q.shape
+    params = PREPARE_Q.pack(q=_view(q), codes=codes, scale=scale, seqlen=seqlen)
+    _launch("prepare", f"vc_prepare_q_{_suffix(q)}", q, (batch * heads, tiles(seqlen)), 128, params)
+
+
+def prepare_k(
+    k: torch.Tensor, perm: torch.Tensor | None, mean_blocks: int, codes: torch.Tensor, scale: torch.Tensor
+) -> None:
+    """Fills codes and scale of `ops.prepare_k`."""
+    batch, heads, seqlen, head_dim = k.shape
+    stride, sampled, rows = k_mean_blocks(seqlen, mean_blocks)
+    sums = torch.empty(batch * heads, sampled, head_dim, device=k.device)
+    mean = torch.empty(batch * heads, head_dim, device=k.device)
+    view = _view(k)
+    params = K_MEAN.pack(k=view, sums=sums, seqlen=seqlen, block_stride=stride)
+    _launch("prepare", f"vc_k_mean_{_suffix(k)}", k, (batch * heads, sampled), 2 * head_dim, params)
+    params = K_MEAN_FINISH.pack(sums=sums, mean=mean, sampled=sampled, rows=rows)
+    _launch("prepare", "vc_k_mean_finish", k, (batch * heads,), head_dim, params)
+    params = PREPARE_K.pack(k=view, perm=perm, mean=mean, codes=codes, scale=scale, seqlen=seqlen)
+    _launch("prepare", f"vc_prepare_k_{_suffix(k)}", k, (batch * heads, tiles(seqlen)), 128, params)
+
+
+def prepare_v(
+    v: torch.Tensor, perm: torch.Tensor | None, pv: str, means: bool,
+    codes: torch.Tensor, scale: torch.Tensor, mean: torch.Tensor,
+) -> None:  # fmt: skip
+    """Fills codes, scale and mean of `ops.prepare_v`."""
+    batch, heads, seqlen, head_dim = v.shape
+    amax = torch.zeros(batch * heads, head_dim, dtype=torch.int32, device=v.device) if pv == "e4m3" else None
+    params = PREPARE_V.pack(
+        v=_view(v), perm=perm, amax=amax, codes=codes, scale=scale, mean=mean, seqlen=seqlen, means=int(means)
+    )
+    for stage in ("v_moments", "v_e4m3") if pv == "e4m3" else ("v_int8",):
+        _launch("prepare", f"vc_{stage}_{_suffix(v)}", v, (batch * heads, tiles(seqlen)), 2 * head_dim, params)
+
+
+def assign(
+    v: torch.Tensor, centroids: torch.Tensor, step: torch.Tensor, labels: torch.Tensor,
+    token_stride: int = 1, rank: torch.Tensor | None = None, histogram: torch.Tensor | None = None,
+) -> None:  # fmt: skip
+    """Labels int16 `[B, H, rows]` of every token_stride-th token: cluster indices, or their ranks and the histogram."""
+    batch, heads, _, head_dim = v.shape
+    clusters, rows = centroids.shape[-2], labels.shape[-1]
+    params = KMEANS_ASSIGN.pack(
+        v=_view(v), step=step, centroids=centroids, rank=rank, labels=labels, histogram=histogram,
+        rows=rows, token_stride=token_stride, clusters=clusters,
+    )  # fmt: skip
+    shared = -(-clusters // 8) * 8 * (head_dim + 4) + 4 * clusters
+    grid = (batch * heads, -(-rows // ASSIGN_CHUNK))
+    _launch("group", f"vc_kmeans_assign_{_suffix(v)}", v, grid, ASSIGN_THREADS, params, shared)
+
+
+def sort_tokens(
+    v: torch.Tensor, centroids: torch.Tensor, step: torch.Tensor, rank: torch.Tensor, perm: torch.Tensor
+) -> None:
+    """Assigns every token and fills perm, the stable order by rank."""
+    batch, heads, seqlen, _ = v.shape
+    clusters, chunks = rank.shape[-1], -(-seqlen // ASSIGN_CHUNK)
+    labels = torch.empty(batch, heads, seqlen, dtype=torch.int16, device=v.device)
+    offsets = torch.empty(batch * heads, chunks, clusters, dtype=torch.int32, device=v.device)
+    assign(v, centroids, step, labels, rank=rank, histogram=offsets)
+    params = SORT.pack(labels=labels, offsets=offsets, perm=perm, seqlen=seqlen, clusters=clusters)
+    _launch("group", "vc_sort_offsets", v, (batch * heads,), MAX_CLUSTERS, params)
+    shared = ASSIGN_THREADS // 32 * clusters * 4
+    _launch("group", "vc_sort_scatter", v, (batch * heads, chunks), ASSIGN_THREADS, params, shared)
+
+
+def train(v: torch.Tensor, iterations: int, token_stride: int, centroids: torch.Tensor, step: torch.Tensor) -> None:
+    """Fills centroids and step: strided start, then Lloyd iterations over every token_stride-th token."""
+    batch, heads, seqlen, head_dim = v.shape
+    clusters, rows = centroids.shape[-2], -(-seqlen // token_stride)
+    sums = torch.empty(batch * heads, tiles(rows), device=v.device)
+    labels = torch.empty(batch, heads, rows, dtype=torch.int16, device=v.device)
+    shape = dict(v=_view(v), rows=rows, token_stride=token_stride)
+    grid, name = (batch * heads, tiles(rows)), f"vc_kmeans_moments_{_suffix(v)}"
+    _launch("group", name, v, grid, 128, KMEANS_MOMENTS.pack(sums=sums, **shape))
+
+    shape |= dict(step=step, centroids=centroids, clusters=clusters, head_dim=head_dim)
+    name = f"vc_kmeans_init_{DTYPES[v.dtype]}"
+    _launch("group", name, v, (batch * heads, clusters), head_dim, KMEANS_INIT.pack(sums=sums, **shape))
+    update, name = KMEANS_UPDATE.pack(labels=labels, **shape), f"vc_kmeans_update_{DTYPES[v.dtype]}"
+    grid, shared = (batch * heads, head_dim // UPDATE_CHANNELS), clusters * (UPDATE_CHANNELS + 1) * 4
+    for _ in range(iterations):
+        assign(v, centroids, step, labels, token_stride)
+        _launch("group", name, v, grid, UPDATE_THREADS, update, shared)
+
+
+def chain(centroids: torch.Tensor, rank: torch.Tensor) -> None:
+    """Fills rank: place of every cluster in the nearest-neighbour tour."""
+    batch, heads, clusters, head_dim = centroids.shape
+    params = KMEANS_CHAIN.pack(centroids=centroids, rank=rank, clusters=clusters)
+    _launch("group", f"vc_kmeans_chain_d{head_dim}", centroids, (batch * heads,), MAX_CLUSTERS, params)
