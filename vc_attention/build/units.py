@@ -6,6 +6,7 @@ there and a row here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from . import targets
@@ -40,4 +41,37 @@ class Unit:
         return targets.best(self.arches, gpu)
 
 
-UNITS = {unit.name: unit for unit in (Unit("selftest", "smxx/selftest.cu", targets.ANY_ARCH, ("vc_selftest",)),)}
+_TYPES = ("bf16", "fp16")
+_TYPES_AND_DIMS = tuple(f"{dtype}_d{head_dim}" for dtype in _TYPES for head_dim in (128, 64))
+
+
+def _names(stages: str, variants: Iterable[str]) -> tuple[str, ...]:
+    """vc_<stage>_<variant> for every stage of a list in words and every variant."""
+    return tuple(f"vc_{stage}_{variant}" for stage in stages.split() for variant in variants)
+
+
+UNITS = {
+    unit.name: unit
+    for unit in (
+        Unit("selftest", "smxx/selftest.cu", targets.ANY_ARCH, ("vc_selftest",)),
+        Unit(
+            "group",
+            "smxx/group.cu",
+            targets.ANY_ARCH,
+            (
+                *_names("kmeans_moments kmeans_assign", _TYPES_AND_DIMS),
+                *_names("kmeans_init kmeans_update", _TYPES),
+                *_names("kmeans_chain", ("d128", "d64")),
+                *_names("sort", ("offsets", "scatter")),
+            ),
+            EXACT,
+        ),
+        Unit(
+            "prepare",
+            "smxx/prepare.cu",
+            targets.ANY_ARCH,
+            (*_names("prepare_q prepare_k k_mean v_moments v_e4m3 v_int8", _TYPES_AND_DIMS), "vc_k_mean_finish"),
+            EXACT,
+        ),
+    )
+}
