@@ -26,9 +26,10 @@ def free_bytes(device) -> int | None:
 
 
 def outside_allocation_graph():
-    """A context for allocations that outlive the model call.
+    """A context whose allocations ComfyUI does not record.
 
-    Since 0.38 ComfyUI records a block's allocations and replays them; what stays allocated must stay out of the record.
+    Since 0.38 ComfyUI may record what a block allocates and replay it. A grouping outlives its block and renewing steps
+    allocate otherwise than the rest, so that neither may enter the record.
     """
     prefetch = sys.modules.get("comfy.model_prefetch")
     pause = getattr(prefetch, "pause_malloc_graph", None)

@@ -28,8 +28,8 @@ class ModelRow:
     block_number: Callable[[str | None, int | None, int, object], int | None]
 
 
-def _wan_block(block_type, block_index, ordinal, transformer):
-    # ComfyUI 0.3.75 does not number Wan's blocks, but calls them in order.
+def _in_order(block_type, block_index, ordinal, transformer):
+    # ComfyUI 0.3.75 does not number Wan's blocks, but calls them in order (VACE's control blocks among them).
     return ordinal if block_index is None else block_index
 
 
@@ -39,13 +39,9 @@ def _hunyuan_block(block_type, block_index, ordinal, transformer):
     return block_index + (len(transformer.double_blocks) if block_type == "single" else 0)
 
 
-def _any_block(block_type, block_index, ordinal, transformer):
-    return ordinal if block_index is None else block_index
-
-
-WAN = ModelRow("Wan", "video (t, h, w)", "WanModel", True, _wan_block)
+WAN = ModelRow("Wan", "video (t, h, w)", "WanModel", True, _in_order)
 HUNYUAN = ModelRow("HunyuanVideo", "video and text joined", "HunyuanVideo", False, _hunyuan_block)
-GENERIC = ModelRow("other model", "as called", "", True, _any_block)
+GENERIC = ModelRow("other model", "as called", "", True, _in_order)
 
 MODELS = (WAN, HUNYUAN)
 

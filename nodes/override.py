@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 
 from ..vc_attention.attention import attend
@@ -63,13 +61,12 @@ def _run(forward: Forward, call: Call, layer: object, qkv: list[torch.Tensor]) -
     keys = forward.rows(call, layer)
     action, grouping = run.session.plan(keys, step)
     chosen = run.kernel(call)
-    renews = action in RENEWING
-    with outside_allocation_graph() if renews else contextlib.nullcontext():
+    with outside_allocation_graph():
         out, left_behind = attend(
             qkv.pop(0), qkv.pop(0), qkv.pop(0),
             numerics=run.settings.numerics, action=action, grouping=grouping, backend=chosen.backend,
         )  # fmt: skip
-    if renews and left_behind is not None:
+    if action in RENEWING and left_behind is not None:
         run.session.keep(keys, left_behind, step)
     run.report.accelerated(chosen.name, action.value)
     return from_heads(out, call)

@@ -96,7 +96,8 @@ class Forward:
         self.text_length = text_length if model.cross_attention else None
         self.conditions = _distinct(options.get("uuids") or ())
         window = options.get("context_window")
-        self.window = None if window is None else (getattr(window, "dim", None), tuple(window.index_list))
+        frames = getattr(window, "index_list", None)
+        self.window = window if frames is None else (getattr(window, "dim", None), tuple(frames))
         self._ordinals: Counter[Hashable] = Counter()
 
     def __deepcopy__(self, memo: dict) -> Forward:
@@ -159,7 +160,7 @@ def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, t
     """
     options = transformer_options or {}
     run = options.get(KEY)
-    if isinstance(run, Run):
+    if isinstance(run, Run) and "sample_sigmas" in options:
         sigma = options["sigmas"] if "sigmas" in options else t
         step = locate(float(sigma.flatten()[0]), run.sigmas(options["sample_sigmas"]), run.window_sigma)
         transformer = getattr(executor.class_obj, "diffusion_model", None)

@@ -308,6 +308,14 @@ def test_context_windows_have_groupings_of_their_own(spy, reports):
     assert reports[0].actions == {"group": 6, "reuse": 12}
 
 
+def test_a_context_window_of_another_pack_is_told_apart_by_itself(spy, reports):
+    model = WanModel(fakes.Attention())
+    windows = [object(), object()]
+    schedule = [(s, {"context_window": w}) for s in SIGMAS[:3] for w in windows]
+    fakes.sample(patched(fakes.Patcher(model), make_settings(), None), SIGMAS, model, schedule)
+    assert reports[0].actions == {"group": 4, "reuse": 8}
+
+
 def test_as_many_text_tokens_as_video_tokens_is_not_mistaken(spy, reports):
     model = WanModel(fakes.Attention(), tokens=32, text=32)
     schedule = [(s, {"context": torch.zeros(1, 32, 64)}) for s in SIGMAS[:2]]
