@@ -7,8 +7,8 @@
 #include "ptx/mma_s8.cuh"
 #include "smxx/kmeans.cuh"
 
-constexpr int kAssignThreads =
-    192;                         // two blocks an SM: three warps a scheduler, 168 registers; 256 threads would spill
+// Two blocks an SM: three warps a scheduler with 168 registers each. 256 threads would leave 128 and spill.
+constexpr int kAssignThreads = 192;
 constexpr int kWarpTokens = 64;  // four m16 tiles share every centroid fragment
 constexpr int kRounds = 2;
 constexpr int kChunkTokens = kAssignThreads / 32 * kWarpTokens * kRounds;  // tokens of a block: one histogram
