@@ -37,7 +37,7 @@ class VCAttentionPatch(io.ComfyNode):
     def validate_inputs(cls, blocks_left_alone):
         """True, or what is wrong with the list of blocks, before anything runs."""
         try:
-            parse_blocks(blocks_left_alone)
+            parse_blocks(blocks_left_alone or "")  # None when another node feeds it: unknown until that node ran
         except ParameterError as error:
             return str(error)
         return True

@@ -28,6 +28,14 @@ def test_a_list_of_blocks_that_makes_no_sense_is_refused_before_anything_runs(co
         comfy_server.queue(graph.prompt)
 
 
+def test_a_list_of_blocks_may_come_from_another_node(comfy_server):
+    graph = Graph()
+    blocks = graph.add("PrimitiveString", value="0-1")
+    graph.save(graph.sample(graph.patch(graph.model(), blocks_left_alone=blocks), steps=1))
+    _, (report,) = run(comfy_server, graph)
+    assert report["left_alone"] == {"block left alone": 2, "cross-attention": 2}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

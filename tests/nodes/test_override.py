@@ -3,6 +3,7 @@
 import copy
 import gc
 import sys
+import threading
 import types
 import weakref
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from vc_pack.nodes import kernels, override, report
 from vc_pack.nodes.apply import OVERRIDE, patched
-from vc_pack.nodes.run import KEY, Run
+from vc_pack.nodes.run import KEY, Run, apply_model
 from vc_pack.nodes.settings import settings
 from vc_pack.vc_attention.config import Action, Grouping
 
@@ -295,6 +296,37 @@ def test_batches_of_conditions_may_change_every_step(spy, reports):
     ]  # fmt: skip
     fakes.sample(patched(fakes.Patcher(model), make_settings(), None), SIGMAS, model, schedule)
     assert reports[0].actions == {"group": 2, "reuse": 10}
+
+
+def test_gpus_that_share_a_run_in_threads_do_not_mix_anything_up(spy, reports):
+    """With several GPUs ComfyUI evaluates cond and uncond of one step in two threads."""
+    model = WanModel(fakes.Attention())
+    wrong = []
+
+    def both(x, sigma, options):
+        def one(condition):
+            base = types.SimpleNamespace(diffusion_model=model)
+            mine = {**options, KEY: options[KEY].run, "uuids": [condition]}
+
+            def evaluate(x, t, c_concat, c_crossattn, control, transformer_options):
+                return model(x, sigma, transformer_options)
+
+            try:
+                executor = fakes.Executor(evaluate, base, [apply_model])
+                executor(x, torch.tensor([sigma]), None, None, None, mine)
+            except Exception as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=one, args=(c,)) for c in ("cond", "uncond")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    fakes.sample(patched(fakes.Patcher(model), make_settings(), None), SIGMAS, both)
+    assert not wrong
+    assert reports[0].actions == {"group": 4, "assign": 4, "reuse": 24}
+    assert reports[0].left_alone == {"cross-attention": 32}
 
 
 def test_context_windows_have_groupings_of_their_own(spy, reports):
