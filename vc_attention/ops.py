@@ -17,6 +17,7 @@ from .stages import TILE, tiles
 
 NAMESPACE = "vc_attention"
 V_FORMATS = ("e4m3", "int8")
+MEAN_GROUP = 32  # tiles that one image of block means serves
 
 # A library of our own, kept alive with the module. Under ComfyUI this file can be imported under several names: whoever
 # comes first defines an op, the others find it.
@@ -85,7 +86,7 @@ def _prepare_k(k: Tensor, perm: Tensor | None, mean_blocks: int) -> tuple[Tensor
     return outputs
 
 
-# --- v: codes u8 [B,H,nK,D,128], scale f32 [B,H,D] or [B,H,nK,D], mean f32 [B,H,nK,D] -------------------------------
+# --- v: codes u8 [B,H,nK,D,128], scale f32 [B,H,D] or [B,H,nK,D], mean f32 [B,H,ceil(nK/32) or 0,D,32] ---------
 
 
 def _v_outputs(v: Tensor, perm: Tensor | None, v_format: str, means: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +94,8 @@ def _v_outputs(v: Tensor, perm: Tensor | None, v_format: str, means: bool) -> tu
     count = tiles(seqlen)
     scale = _empty(v, batch, heads, head_dim) if v_format == "e4m3" else _empty(v, batch, heads, count, head_dim)
     codes = _empty(v, batch, heads, count, head_dim, TILE, dtype=torch.uint8)
-    return codes, scale, _empty(v, batch, heads, count, head_dim)
+    groups = -(-count // MEAN_GROUP) if means else 0
+    return codes, scale, _empty(v, batch, heads, groups, head_dim, MEAN_GROUP)
 
 
 def _prepare_v(v: Tensor, perm: Tensor | None, v_format: str, means: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,7 +131,7 @@ def _group(v: Tensor, clusters: int, iterations: int, sample_stride: int) -> tup
     centroids, step, rank, perm = _group_outputs(v, clusters, iterations, sample_stride)
     stages.train(v, iterations, sample_stride, centroids, step)
     stages.chain(centroids, rank)
-    stages.sort_tokens(v, centroids, step, rank, perm)
+    stages.assign_and_sort(v, centroids, step, rank, perm)
     return centroids, step, rank, perm
 
 
@@ -143,7 +145,7 @@ def _assign(v: Tensor, centroids: Tensor, step: Tensor, rank: Tensor) -> Tensor:
     if centroids.shape != expected or centroids.shape[-2] > stages.MAX_CLUSTERS or rank.shape != expected[:3]:
         raise ParameterError("centroids", f"those of v, {expected}", tuple(centroids.shape), "group this shape again")
     perm = _assign_output(v, centroids, step, rank)
-    stages.sort_tokens(v, centroids.contiguous(), step.contiguous(), rank.contiguous(), perm)
+    stages.assign_and_sort(v, centroids.contiguous(), step.contiguous(), rank.contiguous(), perm)
     return perm
 
 

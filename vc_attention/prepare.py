@@ -35,7 +35,7 @@ class Operands:
     k_scale: torch.Tensor  # f32 [B, H, nK, 4]
     v_codes: torch.Tensor  # u8  [B, H, nK, D, 128] tile images
     v_scale: torch.Tensor  # f32 [B, H, D] for E4M3, [B, H, nK, D] for INT8
-    v_mean: torch.Tensor  # f32 [B, H, nK, D]
+    v_mean: torch.Tensor  # f32 [B, H, ceil(nK / 32), D, 32] images; [B, H, 0, D, 32] when means are off
     seqlen_q: int
     seqlen_k: int
 
@@ -92,12 +92,13 @@ def prepare(
 
 
 def operand_bytes(batch: int, heads: int, seqlen_q: int, seqlen_k: int, head_dim: int, numerics: Numerics) -> int:
-    """Bytes of the `Operands` of one call."""
+    """Bytes of the `Operands` of one call with block means."""
     q = tiles(seqlen_q) * TILE * (head_dim + 4)
     k = tiles(seqlen_k) * (TILE * head_dim + 4 * 4)
-    v = tiles(seqlen_k) * head_dim * (TILE + 4)
+    v = tiles(seqlen_k) * head_dim * TILE
+    v_mean = -(-tiles(seqlen_k) // ops.MEAN_GROUP) * ops.MEAN_GROUP * head_dim * 4
     v_scale = head_dim * 4 * (1 if numerics.pv == "e4m3" else tiles(seqlen_k))
-    return batch * heads * (q + k + v + v_scale)
+    return batch * heads * (q + k + v + v_mean + v_scale)
 
 
 def extra_bytes(
@@ -113,10 +114,10 @@ def extra_bytes(
     _, sampled, _ = stages.k_mean_blocks(seqlen_k, numerics.k_mean_blocks)
     rows, chunks = -(-seqlen_k // stride), -(-seqlen_k // stages.ASSIGN_CHUNK)
     grouping = 4 * seqlen_k + clusters * (head_dim + 4) + 4
-    training = 4 * tiles(rows) + 2 * rows
+    training = 4 * tiles(rows) + 4 * rows  # and what sorting `rows` tokens takes, which is less than sorting all
     sorting = 2 * seqlen_k + 4 * chunks * clusters
-    smoothing = 4 * head_dim * (sampled + 1)
+    smoothing = 4 * head_dim * max(sampled + 1, tiles(seqlen_k) + 1)
     cast = 2 * max(seqlen_q, seqlen_k) * head_dim if dtype == torch.float32 else 0
     operands = operand_bytes(1, 1, seqlen_q, seqlen_k, head_dim, numerics)
-    per_head = grouping + max(training, sorting, operands + smoothing + 4 * head_dim) + cast
+    per_head = grouping + max(training + sorting, operands + smoothing) + cast
     return batch * heads * per_head + 24 * (2 << 20)

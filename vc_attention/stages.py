@@ -14,7 +14,6 @@ from .params import Params
 
 TILE = 128
 ASSIGN_THREADS, ASSIGN_CHUNK = 192, 768  # kAssignThreads and kChunkTokens of csrc/smxx/assign.cuh
-UPDATE_THREADS, UPDATE_CHANNELS = 512, 16
 MAX_CLUSTERS = 512
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 HEAD_DIMS = (64, 128)
@@ -27,7 +26,10 @@ PREPARE_Q = Params(q=VIEW, codes="ptr", scale="ptr", seqlen="i32")
 K_MEAN = Params(k=VIEW, sums="ptr", seqlen="i32", block_stride="i32")
 K_MEAN_FINISH = Params(sums="ptr", mean="ptr", sampled="i32", rows="f32")
 PREPARE_K = Params(k=VIEW, perm="ptr", mean="ptr", codes="ptr", scale="ptr", seqlen="i32")
-PREPARE_V = Params(v=VIEW, perm="ptr", amax="ptr", codes="ptr", scale="ptr", mean="ptr", seqlen="i32", means="i32")
+PREPARE_V = Params(
+    v=VIEW, perm="ptr", amax="ptr", codes="ptr", scale="ptr", block_mean="ptr", mean="ptr",
+    seqlen="i32", means="i32",
+)  # fmt: skip
 KMEANS_MOMENTS = Params(v=VIEW, sums="ptr", rows="i32", token_stride="i32")
 KMEANS_INIT = Params(
     v=VIEW, sums="ptr", step="ptr", centroids="ptr", rows="i32", token_stride="i32", clusters="i32", head_dim="i32"
@@ -37,7 +39,7 @@ KMEANS_ASSIGN = Params(
     rows="i32", token_stride="i32", clusters="i32",
 )  # fmt: skip
 KMEANS_UPDATE = Params(
-    v=VIEW, step="ptr", labels="ptr", centroids="ptr", rows="i32", token_stride="i32", clusters="i32", head_dim="i32"
+    v=VIEW, step="ptr", perm="ptr", offsets="ptr", centroids="ptr", rows="i32", token_stride="i32", clusters="i32"
 )
 KMEANS_CHAIN = Params(centroids="ptr", rank="ptr", clusters="i32")
 SORT = Params(labels="ptr", offsets="ptr", perm="ptr", seqlen="i32", clusters="i32")
@@ -122,43 +124,42 @@ def prepare_v(
 ) -> None:  # fmt: skip
     """Fills codes, scale and mean of `ops.prepare_v`."""
     batch, heads, seqlen, head_dim = v.shape
-    amax = torch.zeros(batch * heads, head_dim, dtype=torch.int32, device=v.device) if pv == "e4m3" else None
+    amax = block_mean = None
+    if pv == "e4m3":
+        amax = torch.zeros(batch * heads, head_dim, dtype=torch.int32, device=v.device)
+        block_mean = torch.empty(batch * heads, tiles(seqlen), head_dim, device=v.device)
     params = PREPARE_V.pack(
-        v=_view(v), perm=perm, amax=amax, codes=codes, scale=scale, mean=mean, seqlen=seqlen, means=int(means)
-    )
+        v=_view(v), perm=perm, amax=amax, codes=codes, scale=scale, block_mean=block_mean, mean=mean,
+        seqlen=seqlen, means=int(means),
+    )  # fmt: skip
     for stage in ("v_moments", "v_e4m3") if pv == "e4m3" else ("v_int8",):
         _launch("prepare", f"vc_{stage}_{_suffix(v)}", v, (batch * heads, tiles(seqlen)), 2 * head_dim, params)
 
 
-def assign(
-    v: torch.Tensor, centroids: torch.Tensor, step: torch.Tensor, labels: torch.Tensor,
-    token_stride: int = 1, rank: torch.Tensor | None = None, histogram: torch.Tensor | None = None,
-) -> None:  # fmt: skip
-    """Labels int16 `[B, H, rows]` of every token_stride-th token: cluster indices, or their ranks and the histogram."""
+def assign_and_sort(
+    v: torch.Tensor, centroids: torch.Tensor, step: torch.Tensor, rank: torch.Tensor | None, perm: torch.Tensor,
+    token_stride: int = 1,
+) -> torch.Tensor:  # fmt: skip
+    """Fills perm int32 `[B, H, rows]`: every token_stride-th token in a stable order by its cluster's rank, or index.
+
+    Returns int32 `[B * H, chunks, C]` whose first chunk says where each cluster begins.
+    """
     batch, heads, _, head_dim = v.shape
-    clusters, rows = centroids.shape[-2], labels.shape[-1]
+    rows, clusters = perm.shape[-1], centroids.shape[-2]
+    chunks = -(-rows // ASSIGN_CHUNK)
+    labels = torch.empty(batch, heads, rows, dtype=torch.int16, device=v.device)
+    offsets = torch.empty(batch * heads, chunks, clusters, dtype=torch.int32, device=v.device)
     params = KMEANS_ASSIGN.pack(
-        v=_view(v), step=step, centroids=centroids, rank=rank, labels=labels, histogram=histogram,
+        v=_view(v), step=step, centroids=centroids, rank=rank, labels=labels, histogram=offsets,
         rows=rows, token_stride=token_stride, clusters=clusters,
     )  # fmt: skip
     shared = -(-clusters // 8) * 8 * (head_dim + 4) + 4 * clusters
-    grid = (batch * heads, -(-rows // ASSIGN_CHUNK))
-    _launch("group", f"vc_kmeans_assign_{_suffix(v)}", v, grid, ASSIGN_THREADS, params, shared)
-
-
-def sort_tokens(
-    v: torch.Tensor, centroids: torch.Tensor, step: torch.Tensor, rank: torch.Tensor, perm: torch.Tensor
-) -> None:
-    """Assigns every token and fills perm, the stable order by rank."""
-    batch, heads, seqlen, _ = v.shape
-    clusters, chunks = rank.shape[-1], -(-seqlen // ASSIGN_CHUNK)
-    labels = torch.empty(batch, heads, seqlen, dtype=torch.int16, device=v.device)
-    offsets = torch.empty(batch * heads, chunks, clusters, dtype=torch.int32, device=v.device)
-    assign(v, centroids, step, labels, rank=rank, histogram=offsets)
-    params = SORT.pack(labels=labels, offsets=offsets, perm=perm, seqlen=seqlen, clusters=clusters)
+    _launch("group", f"vc_kmeans_assign_{_suffix(v)}", v, (batch * heads, chunks), ASSIGN_THREADS, params, shared)
+    params = SORT.pack(labels=labels, offsets=offsets, perm=perm, seqlen=rows, clusters=clusters)
     _launch("group", "vc_sort_offsets", v, (batch * heads,), MAX_CLUSTERS, params)
     shared = ASSIGN_THREADS // 32 * clusters * 4
     _launch("group", "vc_sort_scatter", v, (batch * heads, chunks), ASSIGN_THREADS, params, shared)
+    return offsets
 
 
 def train(v: torch.Tensor, iterations: int, token_stride: int, centroids: torch.Tensor, step: torch.Tensor) -> None:
@@ -166,19 +167,18 @@ def train(v: torch.Tensor, iterations: int, token_stride: int, centroids: torch.
     batch, heads, seqlen, head_dim = v.shape
     clusters, rows = centroids.shape[-2], -(-seqlen // token_stride)
     sums = torch.empty(batch * heads, tiles(rows), device=v.device)
-    labels = torch.empty(batch, heads, rows, dtype=torch.int16, device=v.device)
     shape = dict(v=_view(v), rows=rows, token_stride=token_stride)
-    grid, name = (batch * heads, tiles(rows)), f"vc_kmeans_moments_{_suffix(v)}"
-    _launch("group", name, v, grid, 128, KMEANS_MOMENTS.pack(sums=sums, **shape))
+    params = KMEANS_MOMENTS.pack(sums=sums, **shape)
+    _launch("group", f"vc_kmeans_moments_{_suffix(v)}", v, (batch * heads, tiles(rows)), 128, params)
 
-    shape |= dict(step=step, centroids=centroids, clusters=clusters, head_dim=head_dim)
-    name = f"vc_kmeans_init_{DTYPES[v.dtype]}"
-    _launch("group", name, v, (batch * heads, clusters), head_dim, KMEANS_INIT.pack(sums=sums, **shape))
-    update, name = KMEANS_UPDATE.pack(labels=labels, **shape), f"vc_kmeans_update_{DTYPES[v.dtype]}"
-    grid, shared = (batch * heads, head_dim // UPDATE_CHANNELS), clusters * (UPDATE_CHANNELS + 1) * 4
+    shape |= dict(step=step, centroids=centroids, clusters=clusters)
+    params = KMEANS_INIT.pack(sums=sums, head_dim=head_dim, **shape)
+    _launch("group", f"vc_kmeans_init_{DTYPES[v.dtype]}", v, (batch * heads, clusters), head_dim, params)
+    perm = torch.empty(batch, heads, rows, dtype=torch.int32, device=v.device)
     for _ in range(iterations):
-        assign(v, centroids, step, labels, token_stride)
-        _launch("group", name, v, grid, UPDATE_THREADS, update, shared)
+        offsets = assign_and_sort(v, centroids, step, None, perm, token_stride)
+        params = KMEANS_UPDATE.pack(perm=perm, offsets=offsets, **shape)
+        _launch("group", f"vc_kmeans_update_{_suffix(v)}", v, (batch * heads, clusters), 128, params)
 
 
 def chain(centroids: torch.Tensor, rank: torch.Tensor) -> None:

@@ -2,6 +2,7 @@
 #include "smxx/assign.cuh"
 #include "smxx/kmeans.cuh"
 #include "smxx/sort.cuh"
+#include "smxx/update.cuh"
 
 #define VC_BY_TYPE_AND_DIM(stage, Params, threads, blocks, dtype, T, D) \
     extern "C" __global__ void __launch_bounds__(threads, blocks)       \
@@ -19,8 +20,9 @@
     VC_BY_TYPE_AND_DIM(kmeans_moments, KMeansMomentsParams, kQuadThreads, 4, dtype, T, 64)  \
     VC_BY_TYPE_AND_DIM(kmeans_assign, KMeansAssignParams, kAssignThreads, 2, dtype, T, 128) \
     VC_BY_TYPE_AND_DIM(kmeans_assign, KMeansAssignParams, kAssignThreads, 2, dtype, T, 64)  \
-    VC_BY_TYPE(kmeans_init, KMeansInitParams, 128, dtype, T)                                \
-    VC_BY_TYPE(kmeans_update, KMeansUpdateParams, kUpdateThreads, dtype, T)
+    VC_BY_TYPE_AND_DIM(kmeans_update, KMeansUpdateParams, kUpdateThreads, 8, dtype, T, 128) \
+    VC_BY_TYPE_AND_DIM(kmeans_update, KMeansUpdateParams, kUpdateThreads, 8, dtype, T, 64)  \
+    VC_BY_TYPE(kmeans_init, KMeansInitParams, 128, dtype, T)
 
 VC_KERNELS(bf16, Bf16)
 VC_KERNELS(fp16, Fp16)

@@ -85,53 +85,6 @@ __device__ inline void kmeans_init(const KMeansInitParams& p) {
     p.centroids[((i64)bh * p.clusters + cluster) * p.head_dim + channel] = (u8)__float2int_rn(to_steps(x, step));
 }
 
-constexpr int kUpdateThreads = 512;
-constexpr int kUpdateChannels = 16;
-
-// New centroids floor((2 sum + count) / (2 count)). One block owns 16 channels of a head: sums stay in shared memory
-// and whoever summed writes the centroid. grid (BH, D / 16), 512 threads, (C * 16 + C) ints of shared memory
-template <class T>
-__device__ inline void kmeans_update(const KMeansUpdateParams& p) {
-    extern __shared__ int shared[];
-    int* sum = shared;                                   // [C][16]
-    int* count = shared + p.clusters * kUpdateChannels;  // [C]
-    int bh = blockIdx.x, slot = threadIdx.x / kUpdateChannels, lane = threadIdx.x % kUpdateChannels;
-    int channel = blockIdx.y * kUpdateChannels + lane;
-    constexpr int kSlots = kUpdateThreads / kUpdateChannels, kUnroll = 8;
-
-    for (int i = threadIdx.x; i < p.clusters * (kUpdateChannels + 1); i += kUpdateThreads) shared[i] = 0;
-    __syncthreads();
-
-    const u16* base = head(p.v, bh);
-    const u16* labels = p.labels + (i64)bh * p.rows;
-    float step = p.step[bh];
-    for (int first = slot; first < p.rows; first += kSlots * kUnroll) {
-        float x[kUnroll];
-        int label[kUnroll];
-#pragma unroll
-        for (int i = 0; i < kUnroll; ++i) {
-            int row = first + i * kSlots;
-            label[i] = row < p.rows ? labels[row] : -1;
-            x[i] = row < p.rows ? load_element<T>(p.v, base, (i64)row * p.token_stride, channel) : 0.f;
-        }
-#pragma unroll
-        for (int i = 0; i < kUnroll; ++i) {
-            if (label[i] < 0) continue;
-            atomicAdd(&sum[label[i] * kUpdateChannels + lane], __float2int_rn(to_steps(x[i], step)));
-            if (lane == 0) atomicAdd(&count[label[i]], 1);
-        }
-    }
-    __syncthreads();
-
-    for (int cluster = slot; cluster < p.clusters; cluster += kSlots) {
-        int members = count[cluster];
-        if (members == 0) continue;  // an empty cluster keeps its centroid
-        int above = 2 * sum[cluster * kUpdateChannels + lane] + members, below = 2 * members;
-        int mean = above / below - (above % below < 0);
-        p.centroids[((i64)bh * p.clusters + cluster) * gridDim.y * kUpdateChannels + channel] = (u8)mean;
-    }
-}
-
 constexpr int kMaxClusters = 512;
 
 // Smallest key of the block; `stage` alternates between calls so that one barrier does.

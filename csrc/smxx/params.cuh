@@ -43,11 +43,12 @@ struct PrepareKParams {
 
 struct PrepareVParams {
     View v;
-    const int* perm;  // [BH, seqlen] or null: sequence order
-    u32* amax;        // [BH, D] bits of the residual's magnitude, zeroed by the host; E4M3 only
-    u8* codes;        // [BH, nT, D, 128] tile images
-    float* scale;     // [BH, D] for E4M3, [BH, nT, D] for INT8
-    float* mean;      // [BH, nT, D]
+    const int* perm;    // [BH, seqlen] or null: sequence order
+    u32* amax;          // [BH, D] bits of the residual's magnitude, zeroed by the host; E4M3 only
+    u8* codes;          // [BH, nT, D, 128] tile images
+    float* scale;       // [BH, D] for E4M3, [BH, nT, D] for INT8
+    float* block_mean;  // [BH, nT, D] before correction; E4M3 only
+    float* mean;        // [BH, ceil(nT / 32), D, 32] images of corrected means, TF32; unused when means are off
     int seqlen;
     int means;  // 0: block means are off
 };
@@ -78,10 +79,11 @@ struct KMeansAssignParams {
 
 struct KMeansUpdateParams {
     View v;
-    const float* step;  // [BH]
-    const u16* labels;  // [BH, rows]
-    u8* centroids;      // [BH, C, D] int8, replaced
-    int rows, token_stride, clusters, head_dim;
+    const float* step;   // [BH]
+    const int* perm;     // [BH, rows] training tokens by cluster
+    const int* offsets;  // [BH, chunks, C] as vc_sort_offsets leaves them
+    u8* centroids;       // [BH, C, D] int8, replaced
+    int rows, token_stride, clusters;
 };
 
 struct KMeansChainParams {
@@ -91,7 +93,7 @@ struct KMeansChainParams {
 };
 
 struct SortParams {
-    const u16* labels;  // [BH, seqlen]
+    const u16* labels;  // [BH, seqlen]; seqlen counts the labelled tokens
     int* offsets;       // [BH, chunks, C]: the histogram, then where a chunk's first token of a label goes
     int* perm;          // [BH, seqlen]
     int seqlen, clusters;

@@ -117,22 +117,39 @@ __device__ inline void quantize(const TileWords& raw, const Columns<D>& at, int 
     __syncthreads();
 }
 
+// Nearest even at TF32's 10 mantissa bits: tensor cores would cut the rest off, which is biased.
+__device__ inline float round_tf32(float x) {
+    u32 bits = __float_as_uint(x);
+    return __uint_as_float((bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu);
+}
+
+// One channel's mean into the image that 32 neighbouring tiles share; the last tile also clears what follows it there.
+template <int D>
+__device__ inline void store_mean(float* means, int bh, int tile, int channel, float mean) {
+    constexpr int kGroup = 32;
+    int tiles = gridDim.y, groups = ceil_div(tiles, kGroup);
+    float* image = means + ((i64)bh * groups + tile / kGroup) * D * kGroup;
+    image[swizzled<128>(channel, tile % kGroup * 4) / 4] = round_tf32(mean);
+    if (tile + 1 < tiles) return;
+    for (int past = tile % kGroup + 1; past < kGroup; ++past) image[swizzled<128>(channel, past * 4) / 4] = 0.f;
+}
+
 // Stage to global image, and the mean with what the rounding lost added back.
 template <int D>
-__device__ inline void store_tile(const PrepareVParams& p, i64 image, float rows, const VShared<D>& s) {
+__device__ inline void store_tile(const PrepareVParams& p, int bh, int tile, float rows, const VShared<D>& s) {
+    i64 image = (i64)bh * gridDim.y + tile;
     uint4* out = reinterpret_cast<uint4*>(p.codes + image * D * kTile);
     for (int at = threadIdx.x; at < D * 8; at += Columns<D>::kThreads) {
         int channel = at >> 3, chunk = (at & 7) ^ (channel & 7);
         out[at] = s.stage[staged(channel, chunk)];
     }
     int channel = threadIdx.x;
-    if (channel < D) {
-        float correction = __fdiv_rn(finish_rows<D>(s.partial, channel, Add()), rows);
-        p.mean[image * D + channel] = p.means ? s.mean[channel] + correction : 0.f;
-    }
+    if (channel >= D || !p.means) return;
+    float correction = __fdiv_rn(finish_rows<D>(s.partial, channel, Add()), rows);
+    store_mean<D>(p.mean, bh, tile, channel, s.mean[channel] + correction);
 }
 
-// E4M3, first pass: block means into p.mean, magnitudes into p.amax. grid (BH, nT), 2 D threads
+// E4M3, first pass: block means into p.block_mean, magnitudes into p.amax. grid (BH, nT), 2 D threads
 template <class T, int D>
 __device__ inline void v_moments(const PrepareVParams& p) {
     __shared__ VShared<D> s;
@@ -145,7 +162,7 @@ __device__ inline void v_moments(const PrepareVParams& p) {
     block_mean<T>(raw, at, rows, p.means, s);
     residual_amax<T>(raw, at, rows, s);
     if (channel >= D) return;
-    p.mean[((i64)bh * gridDim.y + tile) * D + channel] = s.mean[channel];
+    p.block_mean[((i64)bh * gridDim.y + tile) * D + channel] = s.mean[channel];
     // Magnitudes are not negative, so their bits order as they do.
     atomicMax(p.amax + bh * D + channel, __float_as_uint(finish_rows<D>(s.partial, channel, Max())));
 }
@@ -156,19 +173,18 @@ __device__ inline void v_e4m3(const PrepareVParams& p) {
     __shared__ VShared<D> s;
     const Columns<D> at;
     int bh = blockIdx.x, tile = blockIdx.y, rows = min(kTile, p.seqlen - tile * kTile), channel = threadIdx.x;
-    i64 image = (i64)bh * gridDim.y + tile;
     const int* perm = p.perm == nullptr ? nullptr : p.perm + (i64)bh * p.seqlen;
 
     TileWords raw;
     load_tile(p.v, head(p.v, bh), perm, tile, p.seqlen, at, raw);
     if (channel < D) {
-        s.mean[channel] = p.mean[image * D + channel];
+        s.mean[channel] = p.block_mean[((i64)bh * gridDim.y + tile) * D + channel];
         set_scale<E4m3Values>(__uint_as_float(p.amax[bh * D + channel]), channel, s);
         if (tile == 0) p.scale[bh * D + channel] = s.scale[channel];
     }
     __syncthreads();
     quantize<T, E4m3Values>(raw, at, rows, s);
-    store_tile(p, image, rows, s);
+    store_tile(p, bh, tile, rows, s);
 }
 
 // grid (BH, nT), 2 D threads
@@ -190,5 +206,5 @@ __device__ inline void v_int8(const PrepareVParams& p) {
     }
     __syncthreads();
     quantize<T, Int8Values>(raw, at, rows, s);
-    store_tile(p, image, rows, s);
+    store_tile(p, bh, tile, rows, s);
 }

@@ -25,7 +25,7 @@ def test_fakes_give_the_documented_shapes():
         assert shapes(torch.ops.vc_attention.prepare_k(x, None, 64)) == [((2, 3, 3, 128, 64), u8), ((2, 3, 3, 4), f32)]
         for v_format, scale in (("e4m3", (2, 3, 64)), ("int8", (2, 3, 3, 64))):
             got = shapes(torch.ops.vc_attention.prepare_v(x, None, v_format, True))
-            assert got == [((2, 3, 3, 64, 128), u8), (scale, f32), ((2, 3, 3, 64), f32)]
+            assert got == [((2, 3, 3, 64, 128), u8), (scale, f32), ((2, 3, 1, 64, 32), f32)]
         centroids, step, rank, perm = torch.ops.vc_attention.group(x, 8, 4, 4)
         expected = [((2, 3, 8, 64), torch.int8), ((2, 3), f32), ((2, 3, 8), i32), ((2, 3, 300), i32)]
         assert shapes((centroids, step, rank, perm)) == expected

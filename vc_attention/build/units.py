@@ -59,8 +59,8 @@ UNITS = {
             "smxx/group.cu",
             targets.ANY_ARCH,
             (
-                *_names("kmeans_moments kmeans_assign", _TYPES_AND_DIMS),
-                *_names("kmeans_init kmeans_update", _TYPES),
+                *_names("kmeans_moments kmeans_assign kmeans_update", _TYPES_AND_DIMS),
+                *_names("kmeans_init", _TYPES),
                 *_names("kmeans_chain", ("d128", "d64")),
                 *_names("sort", ("offsets", "scatter")),
             ),
