@@ -81,12 +81,11 @@ class Report:
 
 
 def show(report: Report, node_id: str | None) -> None:
-    """Log the report and, under a ComfyUI server, put it on the node that asked for it."""
+    """Log the report and, under a ComfyUI server, send it to web/js/report.js, which puts it on the node."""
     logger.info("VC-Attention (node %s, %s): %s", node_id, report.profile, report.text().replace("\n", "; "))
     server = _server()
     if server is None or node_id is None:
         return
-    server.send_progress_text(report.text(), node_id, server.client_id)
     server.send_sync(EVENT, {"node": node_id, "text": report.text(), **report.as_dict()}, server.client_id)
 
 
