@@ -131,7 +131,7 @@ def identity(unit: Unit, arch: str) -> dict[str, Any]:
     return {
         "unit": unit.name,
         "arch": arch,
-        "source": source.sha256(unit.source),
+        "source": source.sha256(source.flatten(unit.source)),
         "options": list(unit.options),
         "interface": INTERFACE,
     }

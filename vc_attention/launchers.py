@@ -72,7 +72,7 @@ def identity() -> dict[str, Any]:
     """What makes a compiled launcher the right one for this Python."""
     return {
         "module": MODULE,
-        "source": source.sha256_of_text((source.CSRC / SOURCE).read_text(encoding="utf-8")),
+        "source": source.sha256((source.CSRC / SOURCE).read_text(encoding="utf-8")),
         "suffix": suffix(),
         "interface": INTERFACE,
     }

@@ -203,10 +203,10 @@ class TestChoice:
 
     def test_built_by_another_python(self, folders, fake_driver):
         made_of = {**launchers.identity(), "suffix": ".cp399.so"}
-        cache.store("launcher-cpython-399", ".so", b"x", made_of, {"python": "/opt/other/python"})
+        cache.store("launcher-cpython-399", ".so", b"x", made_of, {"python": "/elsewhere/python"})
         chosen = launchers.choose(fake_driver._name)
         assert chosen.name == "ctypes"
-        assert "built for /opt/other/python, running" in chosen.reason
+        assert "built for /elsewhere/python, running" in chosen.reason
 
     def test_an_older_interface(self, folders, fake_driver):
         made_of = {**launchers.identity(), "interface": INTERFACE - 1}

@@ -2,8 +2,10 @@
 
 import pytest
 
-from vc_attention.build import source
+from vc_attention import launch
+from vc_attention.build import cache, compilers, kernels, source
 from vc_attention.build.nvrtc import CompileError
+from vc_attention.build.tasks import Task
 from vc_attention.build.units import UNITS
 
 
@@ -37,11 +39,11 @@ def test_headers_are_put_in_once_and_messages_name_their_files(csrc, nvrtc):
 def test_the_hash_covers_every_header_and_no_line_endings(csrc):
     csrc("common/a.cuh", "#pragma once\nint x;\n")
     folder = csrc("k.cu", '#include "common/a.cuh"\nint y;\n')
-    first = source.sha256("k.cu", folder)
+    first = source.sha256(source.flatten("k.cu", folder))
     csrc("k.cu", '#include "common/a.cuh"\r\nint y;\r\n')
-    assert source.sha256("k.cu", folder) == first
+    assert source.sha256(source.flatten("k.cu", folder)) == first
     csrc("common/a.cuh", "#pragma once\nint z;\n")
-    assert source.sha256("k.cu", folder) != first
+    assert source.sha256(source.flatten("k.cu", folder)) != first
 
 
 def test_what_is_outside_csrc_is_refused_with_file_and_line(csrc):
@@ -58,3 +60,21 @@ def test_what_is_outside_csrc_is_refused_with_file_and_line(csrc):
 def test_every_source_file_is_a_unit():
     files = {path.relative_to(source.CSRC).as_posix() for path in source.CSRC.rglob("*.cu")}
     assert files == {unit.source for unit in UNITS.values()}
+
+
+def test_a_stamp_speaks_of_the_text_that_was_compiled(folders, nvrtc, monkeypatch):
+    """Somebody saves a header while the compiler runs."""
+    task = Task(UNITS["selftest"], "90a")
+    compiled = source.flatten(task.unit.source)
+
+    class Slow(compilers.NvrtcCompiler):
+        def compile(self, tasks, jobs, report):
+            super().compile(tasks, jobs, report=lambda outcome: (edit(), report(outcome)))
+
+    def edit():
+        monkeypatch.setattr(source, "flatten", lambda *_: compiled + "// edited\n")
+
+    assert kernels.build([task], [Slow(nvrtc)], lambda _: None) == []
+    with pytest.raises(cache.CacheMiss, match="differs in source"):
+        cache.find(task.name, **launch.identity(task.unit, task.arch))
+    assert cache.entries()[0]["source"] == source.sha256(compiled)

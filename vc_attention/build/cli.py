@@ -128,7 +128,7 @@ def _install(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | Non
 def _no_compiler(tools: toolchain.Toolchain, gpus: list[driver.Gpu], driver_error: str | None) -> int:
     for line in preflight.lines(preflight.parts(tools, gpus, driver_error), tools.notes):
         say(line)
-    say("no kernels were built: this machine has neither NVRTC nor the parts of nvcc. Do one of the above, then run")
+    say("no kernels were built: there is no compiler that this machine can use. Do one of the above, then run")
     say(f"    {launch.rebuild_command()}")
     say("Until then the pack loads and uses the model's own attention.")
     return 0

@@ -32,16 +32,16 @@ class NvrtcCompiler:
         self.id = f"nvrtc {library.version[0]}.{library.version[1]}"
 
     def compile(self, tasks: list[Task], jobs: int, report: Report) -> None:
+        texts = _texts(tasks)
+
         def one(task: Task) -> Outcome:
             started = time.monotonic()
-            options = task.unit.options
+            text = texts[task.unit.name]
             try:
-                cubin, log = self._library.compile(
-                    source.flatten(task.unit.source), task.unit.source, task.arch, options
-                )
-            except (CompileError, source.SourceError) as error:
-                return Outcome(task, None, str(error), time.monotonic() - started)
-            return Outcome(task, cubin, log, time.monotonic() - started)
+                cubin, log = self._library.compile(text, task.unit.source, task.arch, task.unit.options)
+            except CompileError as error:
+                cubin, log = None, str(error)
+            return Outcome(task, source.sha256(text), cubin, log, time.monotonic() - started)
 
         with ThreadPoolExecutor(jobs) as pool:
             for outcome in pool.map(one, tasks):
@@ -57,14 +57,15 @@ class NvccCompiler:
 
     def compile(self, tasks: list[Task], jobs: int, report: Report) -> None:
         with Scratch() as folder:
-            edges: dict[str, Task] = {}
-            for task in tasks:
-                (folder / f"{task.unit.name}.cu").write_text(source.flatten(task.unit.source), encoding="utf-8")
-                edges[f"{task.name}.cubin"] = task
+            texts = _texts(tasks)
+            for name, text in texts.items():
+                (folder / f"{name}.cu").write_bytes(text.encode())
+            edges = {f"{task.name}.cubin": task for task in tasks}
 
             def done(edge: ninja.Edge, succeeded: bool, log: str, seconds: float) -> None:
+                task = edges[edge.output]
                 cubin = (folder / edge.output).read_bytes() if succeeded else None
-                report(Outcome(edges[edge.output], cubin, log, seconds))
+                report(Outcome(task, source.sha256(texts[task.unit.name]), cubin, log, seconds))
 
             ninja.run(self._ninja, folder, [self._edge(task) for task in tasks], jobs, done)
 
@@ -72,6 +73,11 @@ class NvccCompiler:
         text, output = f"{task.unit.name}.cu", f"{task.name}.cubin"
         flags = (f"--gpu-architecture=sm_{task.arch}", "-ccbin", self._host, *task.unit.options)
         return ninja.Edge(output, text, (self._nvcc, "-cubin", *flags, "-o", output, text))
+
+
+def _texts(tasks: list[Task]) -> dict[str, str]:
+    """The flat text of every unit, read once, so that all targets and the stamps speak of the same."""
+    return {unit.name: source.flatten(unit.source) for unit in {task.unit for task in tasks}}
 
 
 class Scratch:

@@ -46,7 +46,8 @@ def _settle(compiler: str, failed: list[Task], say: Say, outcome: Outcome) -> No
         return
     resources, warnings = ptxas.parse(outcome.log)
     facts = {"resources": resources, "warnings": warnings, "seconds": round(outcome.seconds, 2)}
-    identity = launch.identity(task.unit, task.arch)
+    # Not the hash of what lies in csrc/ now: somebody may be editing.
+    identity = {**launch.identity(task.unit, task.arch), "source": outcome.source}
     cache.store(task.name, ".cubin", outcome.cubin, {**identity, "compiler": compiler}, facts)
     cache.prune(task.name, **identity)
     say(f"{task.name}: {outcome.seconds:.1f} s, {len(outcome.cubin)} bytes")

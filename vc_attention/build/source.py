@@ -32,12 +32,8 @@ def flatten(source: str, csrc: Path = CSRC) -> str:
     return "\n".join(lines) + "\n"
 
 
-def sha256(source: str, csrc: Path = CSRC) -> str:
-    """Hash of the flat text: the identity of a unit's code."""
-    return sha256_of_text(flatten(source, csrc))
-
-
-def sha256_of_text(text: str) -> str:
+def sha256(text: str) -> str:
+    """Hash of a flat text: the identity of a unit's code."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

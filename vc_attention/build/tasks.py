@@ -26,9 +26,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`cubin` is None when the compiler refused; `log` is what it said either way."""
+    """`source` is the hash of what was compiled; `cubin` is None when it was refused; `log` is there either way."""
 
     task: Task
+    source: str
     cubin: bytes | None
     log: str
     seconds: float
