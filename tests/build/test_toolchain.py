@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vc_attention.build import compilers, diagnose, ninja, preflight, toolchain
+from vc_attention.build import cache, compilers, diagnose, kernels, ninja, preflight, toolchain
 from vc_attention.build.nvrtc import CompileError
 from vc_attention.build.tasks import Task
 from vc_attention.build.toolchain import Nvcc, Toolchain
@@ -214,3 +214,41 @@ def test_a_log_gets_a_cause(log, said):
 @pytest.mark.parametrize(("code", "text"), [(3221226505, "0xC0000409"), (-11, "signal 11"), (1, "1")])
 def test_exit_codes_read_as_people_search_for_them(code, text):
     assert diagnose.exit_code(code) == text
+
+
+@pytest.mark.parametrize("kind", ["nvcc", "nvrtc"])
+def test_a_full_disk_stops_the_rest(kind, folders, monkeypatch):
+    """Neither compiler goes on when what it made cannot be kept."""
+    monkeypatch.undo()
+    monkeypatch.setattr(cache, "folders", lambda: folders)
+    usable, _ = compilers.available(toolchain.probe(), kind, None)
+    stored = []
+
+    def store(name, *_):
+        stored.append(name)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache, "store", store)
+    with pytest.raises(OSError, match="No space left"):
+        kernels.build(list(TASK.values()), usable[:1], lambda _: None)
+    assert len(stored) == 1
+    assert not list(folders[0].glob(".build-*"))
+
+
+EDGES = {
+    "good": "echo > good.out",
+    "bad": "echo the reason >&2; exit 3",
+    "late": "echo a warning; echo > late.out",
+}
+
+
+def test_a_failing_edge_does_not_stop_the_others(folders):
+    tools = toolchain.probe()
+    outcomes = {}
+    edges = [ninja.Edge(f"{name}.out", "in", ("sh", "-c", script)) for name, script in EDGES.items()]
+    with compilers.Scratch() as folder:
+        (folder / "in").write_text("")
+        ninja.run(tools.ninja, folder, edges, 1, lambda edge, ok, log, _: outcomes.update({edge.output: (ok, log)}))
+    assert outcomes["good.out"][0] and outcomes["late.out"][0]
+    assert not outcomes["bad.out"][0] and "the reason" in outcomes["bad.out"][1]
+    assert "warning" in outcomes["late.out"][1]

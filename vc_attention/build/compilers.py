@@ -43,9 +43,13 @@ class NvrtcCompiler:
                 cubin, log = None, str(error)
             return Outcome(task, source.sha256(text), cubin, log, time.monotonic() - started)
 
-        with ThreadPoolExecutor(jobs) as pool:
+        pool = ThreadPoolExecutor(jobs)
+        try:
             for outcome in pool.map(one, tasks):
                 report(outcome)
+        finally:
+            # Interrupted or out of disk: what runs ends, the rest does not begin.
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class NvccCompiler:

@@ -48,29 +48,33 @@ def run(ninja: str, folder: Path, edges: list[Edge], jobs: int, done: Done) -> N
     """Run all edges in `folder`, `jobs` at a time; when one fails the rest go on."""
     (folder / "build.ninja").write_text(render(edges), encoding="utf-8")
     (folder / "tmp").mkdir(exist_ok=True)
-    by_output = {edge.output: edge for edge in edges}
+    pending = {edge.output: edge for edge in edges}
     started = time.monotonic()
 
-    def finish(name: str, log: list[str]) -> None:
-        edge = by_output.pop(name, None)
+    def finish(name: str, log: list[str], seconds: float) -> None:
+        edge = pending.pop(name, None)
         if edge is not None:
             failed = any(line.startswith("FAILED: ") for line in log)
-            done(edge, not failed, "\n".join(log), time.monotonic() - started)
+            done(edge, not failed, "\n".join(log), seconds)
 
     command = [ninja, "-k", "0", "-j", str(jobs)]
     with subprocess.Popen(
         command, cwd=folder, env=_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, encoding="utf-8", errors="replace",
     ) as process:  # fmt: skip
-        name, log = "", []
-        for line in process.stdout:
-            if line.startswith(_MARK):
-                finish(name, log)
-                name, log = line[len(_MARK) :].strip(), []
-            else:
-                log.append(line.rstrip())
-        finish(name, log)
-    for edge in list(by_output.values()):
+        try:
+            name, log, ended = "", [], 0.0
+            for line in process.stdout:
+                if line.startswith(_MARK):  # an edge ended; what it said follows
+                    finish(name, log, ended)
+                    name, log, ended = line[len(_MARK) :].strip(), [], time.monotonic() - started
+                else:
+                    log.append(line.rstrip())
+            finish(name, log, ended)
+        except BaseException:
+            process.terminate()
+            raise
+    for edge in list(pending.values()):
         done(edge, False, "ninja ended before it ran:\n" + "\n".join(log), time.monotonic() - started)
 
 
