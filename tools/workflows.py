@@ -75,9 +75,12 @@ def _ui_node(node: Node, number: int, order: int, inputs: list[dict]) -> dict:
         "inputs": inputs,
         "outputs": [{"name": kind, "type": kind, "links": []} for kind in OUTPUTS[node.type]],
         "properties": properties,
-        "widgets_values": widgets,
     }
-    return {**item, "title": node.title} if node.title else item
+    if widgets:
+        item["widgets_values"] = widgets
+    if node.title:
+        item["title"] = node.title
+    return item
 
 
 def _ui_note(number: int, order: int, text: str, at: tuple[int, int], size: tuple[int, int]) -> dict:

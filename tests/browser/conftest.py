@@ -43,15 +43,24 @@ class Interface:
         self.page.wait_for_function("n => app.graph.nodes.length === n", arg=len(workflow["nodes"]))
         self.page.wait_for_timeout(500)
 
+    def add_patch(self) -> None:
+        self.page.evaluate("type => { app.graph.add(LiteGraph.createNode(type)); }", PATCH)
+
     def patches(self, expression: str) -> list:
         """A JavaScript expression of `node` for every patch node on the canvas."""
         code = f"type => app.graph.nodes.filter(node => node.type === type).map(node => {expression})"
         return self.page.evaluate(code, PATCH)
 
-    def reports(self) -> list[str]:
-        """The report texts on the patch nodes that have one."""
-        shown = self.patches("node.widgets.filter(w => w.type === 'progressText').map(w => w.value).join('')")
-        return [text for text in shown if text]
+    def wait_for_reports(self) -> list[str]:
+        """The report texts on the patch nodes, once every one of them has its own."""
+        text = "node.widgets.filter(w => w.name === 'last run').map(w => w.value).join('')"
+        for _ in range(100):
+            reports = self.patches(text)
+            if all(reports):
+                return reports
+            self.page.wait_for_timeout(200)
+        self.screenshot("no-report")
+        raise AssertionError(f"no report on some node after 20 s: {reports}")
 
     def press_run(self) -> None:
         self.page.mouse.move(5, 5)

@@ -17,6 +17,7 @@ SHIPPED = [
     r"(nodes|vc_attention)/.*\.py",
     r"csrc/.*\.(cu|cuh|h|cpp|md)",
     r"workflows/[\w.]+\.(json|jpg)",
+    r"locales/\w+/\w+\.json",
     r"web/(js/\w+\.js|docs/\w+\.md)",
     r"docs/[\w-]+\.md",
 ]

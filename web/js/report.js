@@ -1,12 +1,13 @@
-// After a sampling run ComfyUI shows the patch node's report on it. This makes room for the whole report, and says so
-// where an artist looks when not a single attention call was taken over.
+// Shows on each VC-Attention Patch node what its last sampling run did, and says so where an artist looks when not a
+// single attention call was taken over.
 import { app } from "../../../scripts/app.js";
 import { api } from "../../../scripts/api.js";
+import { ComfyWidgets } from "../../../scripts/widgets.js";
 
-const WIDGET_HEIGHT = 24;
-const LINE_HEIGHT = 18;
-const LINE_LENGTH = 44; // characters that fit beside each other on a node of the usual width
-const FRAME_HEIGHT = 70; // title, sockets, margins
+const NAME = "last run";
+const LINE_HEIGHT = 15;
+const LINE_LENGTH = 52; // characters that fit beside each other on a node of the usual width
+const PADDING = 16;
 
 // "7" is a node of the open workflow, "12:7" node 7 inside the subgraph node 12.
 function findNode(id) {
@@ -19,20 +20,31 @@ function findNode(id) {
     return node;
 }
 
-function makeRoom(node, text) {
-    const report = node.widgets.filter((widget) => widget.type === "progressText");
-    // What the last run did is no part of the workflow; older web interfaces would save it as one more widget value.
-    for (const widget of report) widget.serialize = false;
+function reportWidget(node) {
+    const existing = node.widgets.find((widget) => widget.name === NAME);
+    if (existing) return existing;
+    const { widget } = ComfyWidgets.STRING(node, NAME, ["STRING", { multiline: true }], app);
+    // What the last run did is neither part of the workflow nor an input of the node.
+    widget.serialize = false;
+    widget.options.serialize = false;
+    widget.inputEl.readOnly = true;
+    return widget;
+}
+
+function show(node, text) {
+    const height = node.computeSize()[1];
+    const widget = reportWidget(node);
+    widget.value = text;
     const lines = text.split("\n").reduce((sum, line) => sum + Math.ceil(line.length / LINE_LENGTH), 0);
-    const height = FRAME_HEIGHT + WIDGET_HEIGHT * (node.widgets.length - report.length) + LINE_HEIGHT * lines;
-    if (node.size[1] < height) node.setSize([node.size[0], height]);
+    const wanted = Math.max(node.computeSize()[1], height + lines * LINE_HEIGHT + PADDING);
+    if (node.size[1] < wanted) node.setSize([node.size[0], wanted]);
     node.setDirtyCanvas(true, true);
 }
 
 function onReport({ node: id, text, calls_accelerated: accelerated }) {
     const node = findNode(id);
     if (!node) return;
-    makeRoom(node, text);
+    show(node, text);
     if (accelerated === 0) {
         const summary = "VC-Attention took over nothing";
         const detail = text.split("\n").slice(1).join("\n");
