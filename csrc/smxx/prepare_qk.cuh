@@ -42,7 +42,9 @@ __device__ inline void prepare_q(const PrepareQParams& p) {
         float x[D / 32][8];
         widen<T>(raw[pass], x);
         hadamard_quad(x, at.column);
-        float amax = row_amax(x);
+        float amax = thread_amax(x);
+        amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, 1));
+        amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, 2));
         bool zero = amax < kTiny;
         store_row<D>(p.codes + image * kTile * D, row, at.column, x, zero ? 0.f : __fdiv_rn(kInt8Max, amax));
         if (at.column == 0) p.scale[image * kTile + row] = zero ? 0.f : __fdiv_rn(amax, kInt8Max);
@@ -77,7 +79,6 @@ __device__ inline void prepare_k(const PrepareKParams& p) {
     float amax = 0.f;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-        bool valid = kTile * tile + key_of(at, pass) < p.seqlen;
         widen<T>(raw[pass], x[pass]);
 #pragma unroll
         for (int chunk = 0; chunk < D / 32; ++chunk) {
@@ -86,13 +87,20 @@ __device__ inline void prepare_k(const PrepareKParams& p) {
             *reinterpret_cast<float4*>(m) = load_shared_v4(mean + 8 * at.column + 32 * chunk);
             *reinterpret_cast<float4*>(m + 4) = load_shared_v4(mean + 8 * at.column + 32 * chunk + 4);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) x[pass][chunk][i] = valid ? x[pass][chunk][i] - m[i] : 0.f;
+            for (int i = 0; i < 8; ++i) x[pass][chunk][i] -= m[i];
+        }
+        if (kTile * tile + key_of(at, pass) >= p.seqlen) {
+#pragma unroll
+            for (int chunk = 0; chunk < D / 32; ++chunk) {
+#pragma unroll
+                for (int i = 0; i < 8; ++i) x[pass][chunk][i] = 0.f;
+            }
         }
         hadamard_quad(x[pass], at.column);
-        amax = fmaxf(amax, row_amax(x[pass]));
+        amax = fmaxf(amax, thread_amax(x[pass]));
     }
 #pragma unroll
-    for (int rows = 4; rows < 32; rows *= 2) amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, rows));
+    for (int lanes = 1; lanes < 32; lanes *= 2) amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, lanes));
 
     bool zero = amax < kTiny;
     float inverse = zero ? 0.f : __fdiv_rn(kInt8Max, amax);

@@ -51,7 +51,14 @@ __device__ inline void residual(const TileWords& raw, int group, const Columns<D
     for (int j = 0; j < 8; ++j) {
         float mean = s.mean[at.channel(group) + j];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) x[i][j] = at.row(i) < rows ? x[i][j] - mean : 0.f;
+        for (int i = 0; i < 4; ++i) x[i][j] -= mean;
+    }
+    if (rows == kTile) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if (at.row(i) < rows) continue;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) x[i][j] = 0.f;
     }
 }
 

@@ -14,15 +14,14 @@ struct Quad {
 };
 
 template <int kChunks>
-__device__ inline float row_amax(const float (&x)[kChunks][8]) {
+__device__ inline float thread_amax(const float (&x)[kChunks][8]) {
     float amax = 0.f;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) amax = fmaxf(amax, fabsf(x[chunk][i]));
     }
-    amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, 1));
-    return fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, 2));
+    return amax;
 }
 
 // Every row of the thread at once: 4 * D / 32 loads in flight. A negative token reads as zeros.

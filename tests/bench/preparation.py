@@ -1,0 +1,82 @@
+"""Grouping and preparation alone, beside a plain copy of one input."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.bench.measure import Subject, measure
+from tests.bench.shapes import Shape, tensors
+from vc_attention import layout, prepare, reference
+from vc_attention.config import PROFILES, Action
+from vc_attention.schedule import Schedule, Step
+
+UNITS = ("prepare", "group")
+STEPS = 40
+NOTES = [
+    "Values are in classes; perm is the grouping's own. GB/s counts each input read and each operand written once; "
+    "`copy of v` counts read and write.",
+    "`bits as reference`: every tensor of one head equals vc_attention/reference, bit for bit.",
+]
+
+
+def exact(q, k, v, numerics) -> dict[str, bool]:
+    """Whether grouping and operands of the last head equal the reference's."""
+    q, k, v = (x[:, -1:] for x in (q, k, v))
+    got, expected = (room.group(v, numerics, Action.GROUP) for room in (prepare, reference))
+    same = all(
+        torch.equal(getattr(got, name), getattr(expected, name)) for name in ("centroids", "step", "rank", "perm")
+    )
+    operands = prepare.prepare(q, k, v, numerics, got.perm, True)
+    wanted = layout.images(reference.prepare(q, k, v, numerics, expected.perm, True))
+    return {"bit_exact": same and all(torch.equal(getattr(operands, name), x) for name, x in wanted.items())}
+
+
+def subjects(shape: Shape) -> list[Subject]:
+    q, k, v = tensors(shape)
+    ops, balanced, quality = torch.ops.vc_attention, PROFILES["balanced"], PROFILES["quality"]
+    grouping = prepare.group(v, balanced, Action.GROUP)
+    one = shape.bytes + shape.bytes // 2
+    checks = {profile: exact(q, k, v, PROFILES[profile]) for profile in ("balanced", "quality")}
+    perm, blocks = grouping.perm, balanced.k_mean_blocks
+    return [
+        Subject("copy of v", v.clone, bytes=2 * shape.bytes),
+        Subject("q", lambda: ops.prepare_q(q), bytes=one),
+        Subject("k", lambda: ops.prepare_k(k, perm, blocks), bytes=one),
+        Subject("v, E4M3", lambda: ops.prepare_v(v, perm, "e4m3", True), bytes=one),
+        Subject("v, INT8", lambda: ops.prepare_v(v, perm, "int8", True), bytes=one),
+        Subject(
+            "prepare (balanced)", lambda: prepare.prepare(q, k, v, balanced, perm, True), bytes=3 * one,
+            accuracy=checks["balanced"],
+        ),
+        Subject(
+            "prepare (quality)", lambda: prepare.prepare(q, k, v, quality, perm, True), bytes=3 * one,
+            accuracy=checks["quality"],
+        ),
+        Subject("refresh (assign only)", lambda: prepare.group(v, balanced, Action.ASSIGN, grouping)),
+        Subject("group (cold)", lambda: prepare.group(v, balanced, Action.GROUP), accuracy=checks["balanced"]),
+    ]  # fmt: skip
+
+
+def actions() -> list[Action]:
+    """What a layer does in each step of the default schedule."""
+    schedule, last, taken = Schedule(), None, []
+    for step in range(STEPS):
+        action = schedule.decide(Step(step, step < schedule.window * STEPS), last)
+        last = step if action in (Action.GROUP, Action.ASSIGN) else last
+        taken.append(action)
+    return taken
+
+
+def averaged(rows: list[dict]) -> float:
+    """ms a step that grouping and preparation take on average over the default schedule."""
+    ms = {row["name"]: row["ms"]["median"] for row in rows}
+    extra = {Action.GROUP: ms["group (cold)"], Action.ASSIGN: ms["refresh (assign only)"]}
+    return sum(ms["prepare (balanced)"] + extra.get(action, 0.0) for action in actions()) / STEPS
+
+
+def run(shape: Shape, seconds: float) -> tuple[list[dict], list[str]]:
+    table = subjects(shape)
+    measure(table, seconds)
+    rows = [subject.row(str(shape)) for subject in table]
+    note = f"{shape}: {averaged(rows):.2f} ms a step on average over {STEPS} steps of the default schedule"
+    return rows, [note]

@@ -1,0 +1,67 @@
+"""Committed results speak of the sources that lie beside them, and say where they come from."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench import accuracy, preparation, results, shapes
+from vc_attention.config import Action
+
+FILES = sorted(results.FOLDER.glob("*.json"))
+HEADER = {"device", "driver", "torch", "cuda", "clocks", "date", "csrc_commit", "code", "command"}
+
+
+def test_there_are_results():
+    assert FILES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_results_are_of_these_sources(path):
+    """By what the compiler sees, not by date: measure again with the command in the header after changing a kernel."""
+    head = results.load(path)["header"]
+    old = [unit for unit, recorded in head["code"].items() if recorded != results.code_hash(unit)]
+    assert not old, f"{path.name} was measured with other sources of {', '.join(old)}: run {head['command']}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_results_are_complete(path):
+    result = results.load(path)
+    assert HEADER <= result["header"].keys() and result["rows"]
+    known = {str(shape) for shape in shapes.SHAPES.values()}
+    for row in result["rows"]:
+        assert row["shape"] in known and row["ms"]["min"] <= row["ms"]["median"] <= row["ms"]["max"]
+        assert row.get("bit_exact", True)
+    assert path.with_suffix(".md").read_text(encoding="utf-8") == results.markdown(path.stem, result)
+    assert path.with_suffix(".png").exists()
+
+
+def test_comments_do_not_age_a_result(monkeypatch):
+    before = results.code_hash("prepare")
+    flat = results.source.flatten(results.UNITS["prepare"].source)
+    monkeypatch.setattr(results.source, "flatten", lambda _: flat + "// a remark\n\n")
+    assert results.code_hash("prepare") == before
+    monkeypatch.setattr(results.source, "flatten", lambda _: flat + "int x;")
+    assert results.code_hash("prepare") != before
+
+
+def test_the_default_schedule_of_40_steps():
+    taken = preparation.actions()
+    assert [step for step, action in enumerate(taken) if action is Action.GROUP] == [0, 4, 8]
+    assert [step for step, action in enumerate(taken) if action is Action.ASSIGN] == [12, 16, 20, 24, 28, 32, 36]
+
+
+def test_speedups_compare_within_a_shape():
+    rows = [
+        {"name": name, "shape": shape, "ms": {"median": ms}}
+        for name, shape, ms in (("a", "x", 2.0), ("b", "x", 1.0), ("b", "y", 3.0))
+    ]
+    results.add_speedups(rows, ("a",))
+    assert [row["speedup"] for row in rows] == [{"a": 1.0}, {"a": 2.0}, {}]
+
+
+def test_exact_attention_is_torchs():
+    import torch
+
+    q, k, v = (torch.randn(2, n, 64, dtype=torch.float64) for n in (5, 40, 40))
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    assert accuracy.errors(accuracy.exact(q, k, v), expected)["rel_l2"] < 1e-12
