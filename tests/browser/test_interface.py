@@ -79,8 +79,10 @@ def test_shipped_workflows_open_without_red_nodes(canvas, name):
     assert canvas.page.evaluate(unknown) == []
     assert canvas.patches("Boolean(node.has_errors)") == [False, False]
     saved = canvas.page.evaluate("() => app.graph.serialize()")
-    values = {node["id"]: node.get("widgets_values") for node in saved["nodes"]}
-    assert values == {node["id"]: node.get("widgets_values") for node in workflow["nodes"]}
+    values, shipped = (
+        {node["id"]: node.get("widgets_values") or [] for node in document["nodes"]} for document in (saved, workflow)
+    )
+    assert values == shipped
     assert len(saved["links"]) == len(workflow["links"])
     canvas.screenshot(f"workflow-{name}")
 
