@@ -81,14 +81,26 @@ __device__ inline float finish_rows(const Partials<D>& partial, int channel, Op 
     return op(op(partial[0][channel], partial[1][channel]), op(partial[2][channel], partial[3][channel]));
 }
 
-// Four rows x 8 channels of one group.
-template <class T>
-__device__ inline void widen_group(const TileWords& raw, int group, float (&x)[4][8]) {
-    u32 word[4][4];
+// Makes the compiler widen the tile again instead of keeping 64 widened values from one phase to the next.
+__device__ inline void forget_widened(TileWords& raw) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) word[i][j] = raw[i][group][j];
+        for (int group = 0; group < 2; ++group) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) asm volatile("" : "+r"(raw[i][group][j]));
+        }
+    }
+}
+
+// Two neighbouring rows x 8 channels of one group. Two rows at a time keep registers for a third block on the SM.
+template <class T>
+__device__ inline void widen_pair(const TileWords& raw, int group, int pair, float (&x)[2][8]) {
+    u32 word[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) word[i][j] = raw[2 * pair + i][group][j];
     }
     widen<T>(word, x);
 }
@@ -98,10 +110,14 @@ template <class T, int D>
 __device__ inline void sum_rows(const TileWords& raw, const Columns<D>& at, Partials<D>& partial) {
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
-        float x[4][8], sum[8];
-        widen_group<T>(raw, group, x);
+        float sum[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sum[i] = (x[0][i] + x[1][i]) + (x[2][i] + x[3][i]);
+        for (int pair = 0; pair < 2; ++pair) {
+            float x[2][8];
+            widen_pair<T>(raw, group, pair, x);
+#pragma unroll
+            for (int j = 0; j < 8; ++j) sum[j] = pair == 0 ? x[0][j] + x[1][j] : sum[j] + (x[0][j] + x[1][j]);
+        }
         reduce_rows(sum, group, at, partial, Add());
     }
 }

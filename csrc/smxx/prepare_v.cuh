@@ -15,48 +15,49 @@ struct VShared {
     float mean[D], inverse[D], scale[D];
 };
 
-// Formats of the residual: four neighbouring keys of a channel to a word, and what that word means in units of the
-// scale.
+// Formats of the residual: two neighbouring keys of a channel to a half-word, and what it means in units of the scale.
 struct Int8Values {
     static constexpr float kMax = 127.f;
-    __device__ static u32 encode(const float (&y)[4], float (&decoded)[4]) {
-        u32 word = 0;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            // The sum's last mantissa byte is the rounded integer, and subtracting brings it back as a float.
-            float shifted = y[i] + 12582912.f;
-            decoded[i] = shifted - 12582912.f;
-            word |= (__float_as_uint(shifted) & 0xffu) << (8 * i);
-        }
-        return word;
+    __device__ static u32 encode(const float (&y)[2], float (&decoded)[2]) {
+        // The sum's last mantissa byte is the rounded integer, and subtracting brings it back as a float.
+        float low = y[0] + 12582912.f, high = y[1] + 12582912.f;
+        decoded[0] = low - 12582912.f;
+        decoded[1] = high - 12582912.f;
+        return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7740) & 0xffffu;
     }
 };
 
 struct E4m3Values {
     static constexpr float kMax = 448.f;
-    __device__ static u32 encode(const float (&y)[4], float (&decoded)[4]) {
-        u32 low = pack_e4m3x2(y[0], y[1]), high = pack_e4m3x2(y[2], y[3]);
-        unpack_e4m3x2(low, decoded[0], decoded[1]);
-        unpack_e4m3x2(high, decoded[2], decoded[3]);
-        return low | high << 16;
+    __device__ static u32 encode(const float (&y)[2], float (&decoded)[2]) {
+        u32 codes = pack_e4m3x2(y[0], y[1]);
+        unpack_e4m3x2(codes, decoded[0], decoded[1]);
+        return codes;
     }
 };
 
-// x - mean of 4 rows x 8 channels; rows past seqlen stay zero.
+// Eight neighbouring channels of a shared array, read anew each time: 24 constants would not fit beside the tile.
+__device__ inline void load_channels(const float* shared, float (&value)[8]) {
+    *reinterpret_cast<float4*>(value) = load_shared_v4(shared);
+    *reinterpret_cast<float4*>(value + 4) = load_shared_v4(shared + 4);
+}
+
+// x - mean of rows 2 * pair and 2 * pair + 1, 8 channels; rows past seqlen stay zero.
 template <class T, int D>
-__device__ inline void residual(const TileWords& raw, int group, const Columns<D>& at, int rows, const VShared<D>& s,
-                                float (&x)[4][8]) {
-    widen_group<T>(raw, group, x);
+__device__ inline void residual(const TileWords& raw, int group, int pair, const Columns<D>& at, int rows,
+                                const VShared<D>& s, float (&x)[2][8]) {
+    widen_pair<T>(raw, group, pair, x);
+    float mean[8];
+    load_channels(s.mean + at.channel(group), mean);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-        float mean = s.mean[at.channel(group) + j];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x[i][j] -= mean;
+        x[0][j] -= mean[j];
+        x[1][j] -= mean[j];
     }
     if (rows == kTile) return;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        if (at.row(i) < rows) continue;
+    for (int i = 0; i < 2; ++i) {
+        if (at.row(2 * pair + i) < rows) continue;
 #pragma unroll
         for (int j = 0; j < 8; ++j) x[i][j] = 0.f;
     }
@@ -77,11 +78,14 @@ template <class T, int D>
 __device__ inline void residual_amax(const TileWords& raw, const Columns<D>& at, int rows, VShared<D>& s) {
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
-        float x[4][8], amax[8];
-        residual<T>(raw, group, at, rows, s, x);
+        float amax[8] = {};
 #pragma unroll
-        for (int j = 0; j < 8; ++j)
-            amax[j] = fmaxf(fmaxf(fabsf(x[0][j]), fabsf(x[1][j])), fmaxf(fabsf(x[2][j]), fabsf(x[3][j])));
+        for (int pair = 0; pair < 2; ++pair) {
+            float x[2][8];
+            residual<T>(raw, group, pair, at, rows, s, x);
+#pragma unroll
+            for (int j = 0; j < 8; ++j) amax[j] = fmaxf(amax[j], fmaxf(fabsf(x[0][j]), fabsf(x[1][j])));
+        }
         reduce_rows(amax, group, at, s.partial, Max());
     }
     __syncthreads();
@@ -103,22 +107,30 @@ __device__ inline int staged(int channel, int chunk) {
 // Quantizes the residual into the stage and leaves what the rounding lost, summed over rows, in s.partial.
 template <class T, class Format, int D>
 __device__ inline void quantize(const TileWords& raw, const Columns<D>& at, int rows, VShared<D>& s) {
+    u32* stage = reinterpret_cast<u32*>(s.stage);
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
-        float x[4][8], lost[8];
-        residual<T>(raw, group, at, rows, s, x);
+        float lost[8];
+        u32 codes[8];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-            int channel = at.channel(group) + j;
-            float inverse = s.inverse[channel], scale = s.scale[channel], y[4], decoded[4], error[4];
+        for (int pair = 0; pair < 2; ++pair) {
+            float x[2][8], inverse[8], scale[8];
+            residual<T>(raw, group, pair, at, rows, s, x);
+            load_channels(s.inverse + at.channel(group), inverse);
+            load_channels(s.scale + at.channel(group), scale);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) y[i] = x[i][j] * inverse;
-            u32 word = Format::encode(y, decoded);
-            reinterpret_cast<u32*>(s.stage)[staged(channel, at.row(0) >> 4) * 4 + (at.row(0) >> 2 & 3)] = word;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) error[i] = x[i][j] - decoded[i] * scale;
-            lost[j] = (error[0] + error[1]) + (error[2] + error[3]);
+            for (int j = 0; j < 8; ++j) {
+                const float y[2] = {x[0][j] * inverse[j], x[1][j] * inverse[j]};
+                float decoded[2];
+                u32 half = Format::encode(y, decoded);
+                float error = (x[0][j] - decoded[0] * scale[j]) + (x[1][j] - decoded[1] * scale[j]);
+                codes[j] = pair == 0 ? half : codes[j] | half << 16;
+                lost[j] = pair == 0 ? error : lost[j] + error;
+            }
         }
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+            stage[staged(at.channel(group) + j, at.row(0) >> 4) * 4 + (at.row(0) >> 2 & 3)] = codes[j];
         reduce_rows(lost, group, at, s.partial, Add());
     }
     __syncthreads();
@@ -167,6 +179,7 @@ __device__ inline void v_moments(const PrepareVParams& p) {
     TileWords raw;
     load_tile(p.v, head(p.v, bh), perm, tile, p.seqlen, at, raw);
     block_mean<T>(raw, at, rows, p.means, s);
+    forget_widened(raw);
     residual_amax<T>(raw, at, rows, s);
     if (channel >= D) return;
     p.block_mean[((i64)bh * gridDim.y + tile) * D + channel] = s.mean[channel];
@@ -206,12 +219,14 @@ __device__ inline void v_int8(const PrepareVParams& p) {
     TileWords raw;
     load_tile(p.v, head(p.v, bh), perm, tile, p.seqlen, at, raw);
     block_mean<T>(raw, at, rows, p.means, s);
+    forget_widened(raw);
     residual_amax<T>(raw, at, rows, s);
     if (channel < D) {
         set_scale<Int8Values>(finish_rows<D>(s.partial, channel, Max()), channel, s);
         p.scale[image * D + channel] = s.scale[channel];
     }
     __syncthreads();
+    forget_widened(raw);
     quantize<T, Int8Values>(raw, at, rows, s);
     store_tile(p, bh, tile, rows, s);
 }
