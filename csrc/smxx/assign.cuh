@@ -1,7 +1,7 @@
 // Nearest centroid of every token on the integer tensor cores: argmax over c of x.c - ((|c|^2 + 1) >> 1).
 //
-// The score fits 22 bits and an index 9, so `score << 9 | (511 - index)` is one int32 whose maximum is the answer, ties
-// to the lowest index: one shift-add and one maximum per score.
+// The score fits 22 bits and an index 9, so `score << kIndexBits | (511 - index)` is one int32 whose maximum is the
+// answer, ties to the lowest index: one shift-add and one maximum per score.
 #pragma once
 
 #include "ptx/mma_s8.cuh"
@@ -56,7 +56,8 @@ __device__ inline void stage_centroids(const u8* centroids, int clusters, int pa
         for (int lanes = 1; lanes < kLanes; lanes *= 2) norm += __shfl_xor_sync(kFullWarp, norm, lanes);
         // A padded column never wins: its dot product is 0.
         if (part == 0)
-            s.key[cluster] = cluster < clusters ? -((norm + 1) >> 1) * 512 + (511 - cluster) : (int)0x80000000;
+            s.key[cluster] =
+                cluster < clusters ? -((norm + 1) >> 1) * kMaxClusters + (kMaxClusters - 1 - cluster) : (int)0x80000000;
     }
 }
 
@@ -114,7 +115,8 @@ __device__ inline void best_keys(const AssignShared<D>& s, int padded, const Qua
         for (int m = 0; m < 4; ++m) {
 #pragma unroll
             for (int r = 0; r < 2; ++r)
-                best[m][r] = max(best[m][r], max((dot[m][2 * r] << 9) + key.x, (dot[m][2 * r + 1] << 9) + key.y));
+                best[m][r] = max(best[m][r],
+                                 max((dot[m][2 * r] << kIndexBits) + key.x, (dot[m][2 * r + 1] << kIndexBits) + key.y));
         }
     }
 #pragma unroll
@@ -155,14 +157,13 @@ __device__ inline void kmeans_assign(const KMeansAssignParams& p) {
             for (int r = 0; r < 2; ++r) {
                 int token = first + 16 * m + 8 * r + at.row;
                 if (at.column != m || token >= p.rows) continue;  // lane m of a quad writes m's tokens
-                int label = 511 - (best[m][r] & 511);
+                int label = kMaxClusters - 1 - (best[m][r] & (kMaxClusters - 1));
                 if (p.rank != nullptr) label = p.rank[bh * p.clusters + label];
                 p.labels[(i64)bh * p.rows + token] = (u16)label;
-                if (p.histogram != nullptr) atomicAdd(&s.histogram[label], 1);
+                atomicAdd(&s.histogram[label], 1);
             }
         }
     }
-    if (p.histogram == nullptr) return;
     __syncthreads();
     int* out = p.histogram + ((i64)bh * gridDim.y + blockIdx.y) * p.clusters;
     for (int i = threadIdx.x; i < p.clusters; i += kAssignThreads) out[i] = s.histogram[i];

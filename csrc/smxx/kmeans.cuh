@@ -85,7 +85,8 @@ __device__ inline void kmeans_init(const KMeansInitParams& p) {
     p.centroids[((i64)bh * p.clusters + cluster) * p.head_dim + channel] = (u8)__float2int_rn(to_steps(x, step));
 }
 
-constexpr int kMaxClusters = 512;
+constexpr int kIndexBits = 9;
+constexpr int kMaxClusters = 1 << kIndexBits;
 
 // Smallest key of the block; `stage` alternates between calls so that one barrier does.
 __device__ inline u32 block_min(u32 key, u32 (&stage)[kMaxClusters / 32]) {
@@ -95,8 +96,8 @@ __device__ inline u32 block_min(u32 key, u32 (&stage)[kMaxClusters / 32]) {
     return __reduce_min_sync(kFullWarp, stage[threadIdx.x % (kMaxClusters / 32)]);
 }
 
-// Greedy nearest-neighbour tour, from the centroid of largest norm. A key is (distance << 9 | index), so ties go to the
-// lowest index; a squared distance fits 23 bits. Thread i keeps centroid i. grid BH, 512 threads
+// Greedy nearest-neighbour tour, from the centroid of largest norm. A key is (distance << kIndexBits | index), so ties
+// go to the lowest index; a squared distance fits 23 bits. Thread i keeps centroid i. grid BH, 512 threads
 template <int D>
 __device__ inline void kmeans_chain(const KMeansChainParams& p) {
     constexpr u32 kVisited = 0xffffffffu, kLargest = (1u << 23) - 1;
@@ -115,7 +116,7 @@ __device__ inline void kmeans_chain(const KMeansChainParams& p) {
         norm = __dp4a(own[i].z, own[i].z, __dp4a(own[i].w, own[i].w, norm));
     }
     norms[self] = norm;
-    u32 key = waiting ? (kLargest - norm) << 9 | self : kVisited;
+    u32 key = waiting ? (kLargest - norm) << kIndexBits | self : kVisited;
     for (int place = 0; place < p.clusters; ++place) {
         int current = block_min(key, stage[place & 1]) & (kMaxClusters - 1);
         if (current == self) {
@@ -132,6 +133,6 @@ __device__ inline void kmeans_chain(const KMeansChainParams& p) {
             dot[3] = __dp4a(own[i].w, other.w, dot[3]);
         }
         int distance = norm + norms[current] - 2 * (dot[0] + dot[1] + dot[2] + dot[3]);
-        key = waiting ? (u32)distance << 9 | self : kVisited;
+        key = waiting ? (u32)distance << kIndexBits | self : kVisited;
     }
 }

@@ -73,7 +73,7 @@ struct KMeansAssignParams {
     const u8* centroids;  // [BH, C, D] int8
     const int* rank;      // [BH, C], or null: labels are cluster indices
     u16* labels;          // [BH, rows] cluster index, or its rank
-    int* histogram;       // [BH, ceil(rows / 768), C] tokens of every label, or null
+    int* histogram;       // [BH, ceil(rows / 768), C] tokens of every label
     int rows, token_stride, clusters;
 };
 

@@ -36,7 +36,7 @@ def main() -> None:
         for shape in (SHAPES[shape] for shape in arguments.shape):
             print(f"{name}: {shape}", flush=True)
             more, remarks = benchmark.run(shape, arguments.seconds)
-            rows, notes = rows + more, notes + remarks
+            rows, notes = rows + more, list(dict.fromkeys(notes + remarks))
             torch.cuda.empty_cache()
         results.add_speedups(rows, getattr(benchmark, "BASELINES", ()))
         head = results.header(benchmark.UNITS, command, arguments.commit)

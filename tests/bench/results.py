@@ -151,6 +151,6 @@ def plot(benchmark: str, result: dict) -> None:
         axis.tick_params(labelsize=8)
         axis.set_xlabel("ms", fontsize=8)
     figure.suptitle(f"{benchmark}, {result['header']['device']}", fontsize=10)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 0.99))
     figure.savefig(FOLDER / f"{benchmark}.png", dpi=110)
     pyplot.close(figure)
