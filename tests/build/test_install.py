@@ -1,6 +1,7 @@
 """install.py as people and ComfyUI-Manager run it: a process, a folder, a driver, and mostly no compiler."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -8,8 +9,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
-from vc_attention.build.units import UNITS
 
 LINE = re.compile(r"\[VC-Attention\] [\x20-\x7e]*")
 
@@ -231,13 +230,15 @@ def test_it_runs_from_another_folder_and_without_the_folder_on_the_path(make_pac
 
 @pytest.mark.slow
 def test_cold_and_warm_installs_are_quick(make_pack):
-    """The bounds are the promise (60 s cold, 2 s warm); the figures say how far away they are."""
+    """The promise is 60 s cold and 2 s warm. Processor time is bounded: other work on the machine does not count."""
     pack = make_pack(all_units=True)
-    cold = fine(pack.install(gpus="9.0"))
-    warm = fine(pack.install(gpus="9.0"))
-    seconds = float(re.search(r"built in ([\d.]+) s", cold)[1]), float(re.search(r"up to date \(([\d.]+) s\)", warm)[1])
-    print(f"\ncold {seconds[0]} s, warm {seconds[1]} s for {len(UNITS)} units, one arch, NVRTC, no compiler on PATH")
-    assert seconds[0] < 60 and seconds[1] < 2
+    for bound, said in ((60, "missing kernel files built in"), (2, "are up to date")):
+        before = os.times()
+        output = fine(pack.install(gpus="9.0"))
+        after = os.times()
+        processor = sum(after[2:4]) - sum(before[2:4])
+        print(f"\n{said}: {after.elapsed - before.elapsed:.1f} s, {processor:.1f} s of processor time")
+        assert said in output and processor < bound
 
 
 def test_importing_what_a_node_imports_loads_no_compiler_and_no_torch():
