@@ -51,12 +51,18 @@ CHOICES = {
     "pv": ("e4m3", "int8", "nvfp4", "none"),
     "probability": ("expcast", "exact", "u8", "nvfp4", "none"),
     "p_scale": ("tile", "running"),
+    "row_sum": ("exact", "decoded"),
     "q_granularity": ("token", "warp", "block"),
     "k_granularity": ("thread", "warp", "block"),
     "cluster_order": ("chain", "label", "none"),
     "mean": ("corrected", "plain", "none"),
 }
-P_FORMATS = {"e4m3": ("expcast", "exact"), "int8": ("u8",), "nvfp4": ("nvfp4",), "none": ("none",)}
+P_FORMATS = {
+    "e4m3": ("expcast", "exact", "none"),
+    "int8": ("u8", "none"),
+    "nvfp4": ("nvfp4", "none"),
+    "none": ("none",),
+}
 LIMITS = {"clusters": (0, 512), "tokens_per_cluster": (1, 65536), "iterations": (1, 64), "sample_stride": (1, 64)}
 
 
@@ -69,6 +75,8 @@ class Numerics:
     probability         "expcast" Eq. 7; "exact" fp32 exponential rounded to E4M3; "u8" for INT8 values; "nvfp4"
     p_scale             "tile": every key tile is encoded against its own row maximum; "running": against the maximum
                         so far, as Eq. 1
+    row_sum             "exact" sums exponentials as Eq. 6, "decoded" what the codes mean; ExpCast, which has no
+                        exponential, always decodes
     q_granularity       query rows that share a scale: token 1, warp 32, block 128
     k_granularity       keys that share a scale: thread 32 (strided, see csrc/README.md), warp 64, block 128
     smooth_k, smooth_q  subtract the channel mean of K; the mean of each 128 queries (restored in the scores)
@@ -87,6 +95,7 @@ class Numerics:
     pv: str = "e4m3"
     probability: str = "expcast"
     p_scale: str = "tile"
+    row_sum: str = "exact"
     q_granularity: str = "token"
     k_granularity: str = "thread"
     smooth_k: bool = True
@@ -108,7 +117,7 @@ class Numerics:
                 raise ParameterError(name, f"one of {', '.join(choices)}", value, "choose one of these")
         for name, (low, high) in LIMITS.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or not low <= value <= high:
+            if type(value) is not int or not low <= value <= high:
                 raise ParameterError(name, f"an integer in {low}..{high}", value, "choose a value in this range")
         if self.k_mean_blocks < 0:
             raise ParameterError("k_mean_blocks", "0 (all) or more", self.k_mean_blocks, "use 0 for the exact mean")
@@ -117,10 +126,11 @@ class Numerics:
             raise ParameterError(
                 "probability", f"{allowed} when pv is {self.pv}", self.probability, "change one of them"
             )
-        if self.probability == "u8" and self.p_scale != "tile":
-            raise ParameterError(
-                "p_scale", "tile when probability is u8", self.p_scale, "u8 has no room for a stale maximum"
-            )
+        for name, needed in (("p_scale", "tile"), ("row_sum", "exact")):
+            if self.probability == "u8" and getattr(self, name) != needed:
+                raise ParameterError(
+                    name, f"{needed} when probability is u8", getattr(self, name), "255 levels need it"
+                )
 
     @property
     def bits(self) -> int:
@@ -135,8 +145,8 @@ class Numerics:
 
 _PAPER = dict(
     p_scale="running",
-    q_granularity="warp",
-    k_granularity="warp",
+    q_granularity="block",
+    k_granularity="block",
     k_mean_blocks=0,
     cluster_order="label",
     tokens_per_cluster=256,
@@ -145,15 +155,18 @@ _PAPER = dict(
 )
 _BASELINE = dict(p_scale="running", k_mean_blocks=0, cluster_order="none", mean="none")
 
+_NVFP4 = dict(pv="nvfp4", probability="nvfp4")
+_BEST_NVFP4 = dict(p_scale="running", row_sum="decoded", four_over_six=True)
+
 PROFILES: dict[str, Numerics] = {
     # What we run.
     "balanced": Numerics(),
     "quality": Numerics(pv="int8", probability="u8"),
-    "4bit": Numerics(qk="nvfp4", pv="nvfp4", probability="nvfp4", p_scale="running", smooth_q=True, four_over_six=True),
-    "int8-nvfp4": Numerics(pv="nvfp4", probability="nvfp4", p_scale="running", four_over_six=True),
+    "4bit": Numerics(**_NVFP4, **_BEST_NVFP4, qk="nvfp4", smooth_q=True),
+    "int8-nvfp4": Numerics(**_NVFP4, **_BEST_NVFP4),
     # The paper, to the letter.
     "paper-8bit": Numerics(**_PAPER),
-    "paper-4bit": Numerics(qk="nvfp4", pv="nvfp4", probability="nvfp4", smooth_q=True, **_PAPER),
+    "paper-4bit": Numerics(qk="nvfp4", **_NVFP4, smooth_q=True, **_PAPER),
     # Baselines, for comparison only.
     "fp8-naive": Numerics(
         qk="e4m3",
@@ -167,7 +180,7 @@ PROFILES: dict[str, Numerics] = {
     "sage2-like": Numerics(
         probability="exact", q_granularity="warp", k_granularity="warp", hadamard=False, **_BASELINE
     ),
-    "sage3-like": Numerics(qk="nvfp4", pv="nvfp4", probability="nvfp4", smooth_q=True, hadamard=False, **_BASELINE),
+    "sage3-like": Numerics(qk="nvfp4", **_NVFP4, smooth_q=True, hadamard=False, **_BASELINE),
     "unquantized": Numerics(qk="none", pv="none", probability="none"),
 }
 

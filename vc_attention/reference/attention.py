@@ -42,11 +42,18 @@ def values(operands: Operands, numerics: Numerics) -> torch.Tensor:
     return decoded * operands.v_scale.repeat_interleave(BLOCK, -2)[..., :length, :]
 
 
-def attention(operands: Operands, numerics: Numerics, block_n: int = BLOCK, dtype: torch.dtype = torch.float32):
+def attention(
+    operands: Operands,
+    numerics: Numerics,
+    block_n: int = BLOCK,
+    dtype: torch.dtype = torch.float32,
+    rows: torch.Tensor | None = None,
+) -> torch.Tensor:
     """O `[B, H, Nq, D]` in `dtype`.
 
     block_n  keys per tile, a divisor of 128. The result depends on it: a kernel is compared at its own width.
     dtype    fp32 as the kernels accumulate, or fp64 to tell format error from accumulation error.
+    rows     indices of the query rows to compute, int64 `[R]`, for a result `[B, H, R, D]`; all when None.
     """
     shape, length = operands.q_codes.shape, operands.k_codes.shape[-2]
     tiles = -(-length // BLOCK) * (BLOCK // block_n)
@@ -62,19 +69,19 @@ def attention(operands: Operands, numerics: Numerics, block_n: int = BLOCK, dtyp
         gain = math.log2(math.e) / math.sqrt(shape[-1]) / (shape[-1] if numerics.hadamard else 1)
         bias = pad(bias.flatten(0, 1).to(dtype) * gain, (0, padding))
 
-    out = torch.empty(q.shape, dtype=dtype, device=q.device)
-    rows = max(BLOCK // 8, min(BLOCK, CHUNK // max(1, q.shape[0] * tiles * block_n) // 16 * 16))
-    for start in range(0, shape[-2], rows):
-        part = slice(start, min(start + rows, shape[-2]))
+    if rows is None:
+        rows = torch.arange(shape[-2], device=q.device)
+    out = []
+    for part in rows.split(max(16, CHUNK // (k.shape[0] * k.shape[1]))):
         s = q[:, part] @ k.mT
         s *= row[:, part, None]
         s *= key[:, None]
         if bias is not None:
-            s += bias[:, start // BLOCK, None]
+            s += bias[:, part // BLOCK]
         if padding:
             s[..., length:] = -torch.inf
-        out[:, part] = row_block(s.unflatten(-1, (tiles, block_n)), v, mean, numerics)
-    return out.unflatten(0, shape[:2])
+        out.append(row_block(s.unflatten(-1, (tiles, block_n)), v, mean, numerics))
+    return torch.cat(out, 1).unflatten(0, shape[:2])
 
 
 def row_block(s: torch.Tensor, v: torch.Tensor, mean: torch.Tensor, numerics: Numerics) -> torch.Tensor:
@@ -82,7 +89,7 @@ def row_block(s: torch.Tensor, v: torch.Tensor, mean: torch.Tensor, numerics: Nu
     row_max = s.amax(-1, keepdim=True)
     if numerics.p_scale == "running":
         row_max = row_max.cummax(-2).values
-    p, r = probabilities(s - row_max, numerics.probability, numerics.p_scale)
+    p, r = probabilities(s - row_max, numerics)
     weight = torch.exp2(row_max - row_max.amax(-2, keepdim=True))
     p, r = p.to(s.dtype) * weight, r.to(s.dtype) * weight[..., 0]
     per_block = r.unflatten(-1, (mean.shape[-2], -1)).sum(-1)

@@ -23,7 +23,8 @@ def cluster_count(seqlen: int, numerics: Numerics) -> int:
 def step_size(sample: torch.Tensor) -> torch.Tensor:
     """Training tokens `[..., n, D]` -> int8 steps per unit of v, `127 / (8 rms)`; 0 when the rms counts as zero."""
     squares = (sample * sample).flatten(-2)
-    rms = divide(tree_sum(squares, -1), squares.shape[-1]).sqrt()
+    mean = divide(tree_sum(squares, -1), squares.shape[-1])
+    rms = mean.double().sqrt().float()  # torch's own fp32 root on a CPU may be one ulp off
     return torch.where(rms < TINY, 0.0, divide(127.0, RANGE * rms))
 
 
@@ -35,7 +36,8 @@ def to_steps(v: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
 def assign(x: torch.Tensor, centroids: torch.Tensor) -> torch.Tensor:
     """Nearest centroid of every token, int64 `[..., N]`: argmax of `x.c - ((|c|^2 + 1) >> 1)`.
 
-    Ties go to the lowest index. The score fits 22 bits, so that a kernel can keep it and the index of one of 512 clusters in an int32.
+    Ties go to the lowest index. The score fits 22 bits, so that a kernel can keep it and the index of one of 512
+    clusters in an int32.
     """
     c = centroids.float()
     half_norm = ((c * c).sum(-1) + 1.0).mul(0.5).floor()

@@ -24,9 +24,9 @@ def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool):
     valid = torch.arange(BLOCK, device=v.device)[:, None] < sizes[..., None]
     means = means and numerics.mean != "none"
     mean = tree_sum(tiles, -2) / sizes if means else torch.zeros_like(tiles[..., 0, :])
-    if numerics.mean == "plain":  # rounded before it is subtracted, so that its restoration is exact
-        mean = mean.bfloat16().float()
     residual = torch.where(valid, tiles - mean[..., None, :], 0.0)
+    if numerics.mean == "plain":  # the paper keeps one 16-bit vector a block
+        mean = mean.bfloat16().float()
 
     micro = None
     if numerics.pv == "none":
