@@ -36,10 +36,10 @@ struct E4m3Values {
     }
 };
 
-// Eight neighbouring channels of a shared array, read anew each time: 24 constants would not fit beside the tile.
-__device__ inline void load_channels(const float* shared, float (&value)[8]) {
+// Four neighbouring channels of a shared array, read anew each time: the constants of all would not fit beside the
+// tile.
+__device__ inline void load_channels(const float* shared, float (&value)[4]) {
     *reinterpret_cast<float4*>(value) = load_shared_v4(shared);
-    *reinterpret_cast<float4*>(value + 4) = load_shared_v4(shared + 4);
 }
 
 // x - mean of rows 2 * pair and 2 * pair + 1, 8 channels; rows past seqlen stay zero.
@@ -47,12 +47,12 @@ template <class T, int D>
 __device__ inline void residual(const TileWords& raw, int group, int pair, const Columns<D>& at, int rows,
                                 const VShared<D>& s, float (&x)[2][8]) {
     widen_pair<T>(raw, group, pair, x);
-    float mean[8];
-    load_channels(s.mean + at.channel(group), mean);
+    float mean[4];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-        x[0][j] -= mean[j];
-        x[1][j] -= mean[j];
+        if (j % 4 == 0) load_channels(s.mean + at.channel(group) + j, mean);
+        x[0][j] -= mean[j % 4];
+        x[1][j] -= mean[j % 4];
     }
     if (rows == kTile) return;
 #pragma unroll
@@ -114,16 +114,18 @@ __device__ inline void quantize(const TileWords& raw, const Columns<D>& at, int 
         u32 codes[8];
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
-            float x[2][8], inverse[8], scale[8];
+            float x[2][8], inverse[4], scale[4];
             residual<T>(raw, group, pair, at, rows, s, x);
-            load_channels(s.inverse + at.channel(group), inverse);
-            load_channels(s.scale + at.channel(group), scale);
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
-                const float y[2] = {x[0][j] * inverse[j], x[1][j] * inverse[j]};
+                if (j % 4 == 0) {
+                    load_channels(s.inverse + at.channel(group) + j, inverse);
+                    load_channels(s.scale + at.channel(group) + j, scale);
+                }
+                const float y[2] = {x[0][j] * inverse[j % 4], x[1][j] * inverse[j % 4]};
                 float decoded[2];
                 u32 half = Format::encode(y, decoded);
-                float error = (x[0][j] - decoded[0] * scale[j]) + (x[1][j] - decoded[1] * scale[j]);
+                float error = (x[0][j] - decoded[0] * scale[j % 4]) + (x[1][j] - decoded[1] * scale[j % 4]);
                 codes[j] = pair == 0 ? half : codes[j] | half << 16;
                 lost[j] = pair == 0 ? error : lost[j] + error;
             }
