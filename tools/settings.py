@@ -52,6 +52,12 @@ class Run:
     patch: dict = field(default_factory=dict)
 
     @property
+    def files(self) -> list[ModelFile]:
+        """Every model file of the run."""
+        pairs = [(expert.model, expert.lora) for expert in self.experts]
+        return [self.text_encoder, self.vae, *(file for pair in pairs for file in pair if file)]
+
+    @property
     def tokens(self) -> int:
         """Video tokens per attention call: latent frames x height/16 x width/16 (VAE 4x8x8, patches 1x2x2)."""
         return ((self.length - 1) // 4 + 1) * (self.height // 16) * (self.width // 16)

@@ -101,10 +101,7 @@ def _ui_note(number: int, order: int, text: str, at: tuple[int, int], size: tupl
 
 
 def _note(run: Run) -> str:
-    files = [run.text_encoder, run.vae]
-    for expert in run.experts:
-        files += [expert.model, *([expert.lora] if expert.lora else [])]
-    listing = "\n".join(f"- [{f.name}]({f.url}) in `models/{f.directory}`" for f in files)
+    listing = "\n".join(f"- [{f.name}]({f.url}) in `models/{f.directory}`" for f in run.files)
     return f"""## {run.title}
 
 Wan2.2 has two models: one lays out the shot while the picture is still noise, the other draws the detail. Each goes

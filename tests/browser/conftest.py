@@ -10,6 +10,7 @@ import pytest
 
 from tools import environment
 from tools.graph import PATCH
+from tools.settings import RUNS
 
 FRONTENDS = {"1.32.9": None, "1.58.1": environment.NEWER_FRONTEND}
 SCREENSHOTS = Path(os.environ.get("VC_ATTENTION_SCREENSHOTS", environment.ROOT / "output" / "screenshots"))
@@ -107,13 +108,28 @@ def browser(chromium):
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def artists_models(tmp_path_factory):
+    """A models folder with the files that the shipped workflows ask for, empty: enough to open a workflow."""
+    root = tmp_path_factory.mktemp("models")
+    files = {file for run in RUNS.values() for file in run.files}
+    for file in files:
+        (root / file.directory).mkdir(exist_ok=True)
+        (root / file.directory / file.name).touch()
+    listing = {directory: directory for directory in sorted({file.directory for file in files})}
+    config = root / "extra_model_paths.yaml"
+    config.write_text(json.dumps({"artist": {"base_path": str(root), **listing}}))  # JSON is YAML
+    return config
+
+
 @pytest.fixture(scope="module", params=FRONTENDS)
-def interface(request, browser, start_comfy):
-    server = start_comfy(frontend=FRONTENDS[request.param])
-    server.post("/settings", {"LiteGraph.Node.TooltipDelay": 100, "Comfy.Workflow.ShowMissingModelsWarning": False})
+def interface(request, browser, start_comfy, artists_models):
+    arguments = ["--extra-model-paths-config", str(artists_models)]
+    server = start_comfy(frontend=FRONTENDS[request.param], arguments=arguments)
+    server.post("/settings", {"LiteGraph.Node.TooltipDelay": 100})
     page = browser.new_page(viewport={"width": 1600, "height": 1000})
     errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("pageerror", lambda error: errors.append(error.stack or str(error)))
     ui = Interface(page, server, request.param)
     ui.open_empty()
     yield ui
