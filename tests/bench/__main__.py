@@ -8,10 +8,10 @@ import sys
 
 import torch
 
-from tests.bench import preparation, results
+from tests.bench import attention, preparation, results
 from tests.bench.shapes import SHAPES
 
-BENCHMARKS = {"preparation": preparation}
+BENCHMARKS = {"preparation": preparation, "attention": attention}
 
 
 def main() -> None:

@@ -1,0 +1,64 @@
+"""Complete calls and the kernel alone, beside torch's SDPA and every other attention that can be imported here."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.bench import peers, preparation
+from tests.bench.accuracy import Judge
+from tests.bench.measure import Subject, measure
+from tests.bench.shapes import Shape, tensors
+from vc_attention import attention, dispatch, prepare
+from vc_attention.config import PROFILES, Action, Numerics
+
+PROFILE_NAMES = ("balanced", "quality")
+PROBABILITIES = {PROFILES[name].probability for name in PROFILE_NAMES}
+UNITS = (*preparation.UNITS, *sorted({spec.unit for spec in dispatch.KERNELS if spec.probability in PROBABILITIES}))
+BASELINES = tuple(peers.PEERS)
+NOTES = [
+    "Errors are against fp64 attention of the same bf16 inputs: 256 query rows of the first and the last head.",
+    "`kernel` starts from prepared operands; `call` is complete, from q, k, v to the output. In a call `reuse` keeps "
+    "the permutation, `assign` renews it, `group` makes it from nothing; `plain` has block means off.",
+]
+
+
+def ours(shape: Shape, q, k, v, profile: str) -> list[Subject]:
+    """The kernel alone and complete calls of one profile."""
+    numerics: Numerics = PROFILES[profile]
+    out, grouping = attention.attend(q, k, v, numerics=numerics, action=Action.GROUP, backend="cuda")
+    operands = prepare.prepare(q, k, v, numerics, grouping.perm, True)
+
+    def call(action: Action):
+        return lambda: attention.attend(
+            q, k, v, numerics=numerics, action=action, grouping=grouping if action is not Action.GROUP else None,
+            backend="cuda",
+        )[0]  # fmt: skip
+
+    kernel = Subject(f"kernel, {profile}", lambda: dispatch.run(operands, numerics, q.dtype), flops=shape.flops)
+    calls = [Subject(f"call, {profile}, {action.value}", call(action), flops=shape.flops) for action in Action]
+    return [kernel, *calls]
+
+
+def share(rows: list[dict], shape: Shape, profile: str) -> str:
+    """What grouping and preparation take of the attention, averaged over the default schedule."""
+    ms = {row["name"]: row["ms"]["median"] for row in rows}
+    taken = [ms[f"call, {profile}, {action.value}"] for action in preparation.actions()]
+    mean, kernel = sum(taken) / len(taken), ms[f"kernel, {profile}"]
+    text = f"{shape}, {profile}: a step takes {mean:.2f} ms on average over {len(taken)} steps of the default schedule"
+    return f"{text}, {100 * (mean - kernel) / mean:.1f}% of it before and after the kernel"
+
+
+def run(shape: Shape, seconds: float) -> tuple[list[dict], list[str]]:
+    q, k, v = tensors(shape)
+    judge = Judge(q, k, v)
+    others, absent = peers.available(q, k, v)
+    table = [Subject(name, call, flops=shape.flops) for name, call in others.items()]
+    for profile in PROFILE_NAMES:
+        table += ours(shape, q, k, v, profile)
+    for subject in table:
+        subject.accuracy = judge(subject.call())
+        torch.cuda.empty_cache()
+    measure(table, seconds)
+    rows = [subject.row(str(shape)) for subject in table]
+    notes = [share(rows, shape, profile) for profile in PROFILE_NAMES]
+    return rows, notes + [f"no {name} here ({reason})" for name, reason in absent.items()]
