@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.bench import accuracy, preparation, results, shapes
+from tests.bench.measure import Subject
 from vc_attention.config import Action
 
 FILES = sorted(results.FOLDER.glob("*.json"))
@@ -65,3 +66,20 @@ def test_exact_attention_is_torchs():
     q, k, v = (torch.randn(2, n, 64, dtype=torch.float64) for n in (5, 40, 40))
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     assert accuracy.errors(accuracy.exact(q, k, v), expected)["rel_l2"] < 1e-12
+
+
+def test_a_row_summarises_its_samples():
+    subject = Subject(
+        "x", call=lambda: None, flops=2e9, times=[2.0, 1.0, 4.0], telemetry=[(1800, 600.4), (1900, 601.0)]
+    )
+    row = subject.row("4k")
+    assert row["ms"] == {"median": 2.0, "min": 1.0, "max": 4.0}
+    assert (row["tflops"], row["sm_mhz"], row["watts"], row["calls"]) == (1.0, 1850, 601, 3)
+    assert "gb_per_s" not in row
+
+
+def test_a_table_shows_the_columns_that_are_filled():
+    head = dict.fromkeys(HEADER, "?")
+    row = {"name": "a", "shape": "x", "ms": {"median": 2.0, "min": 1.0, "max": 3.0}, "rel_l2": 0.01}
+    text = results.markdown("b", {"header": head, "rows": [row], "notes": ["remark"]})
+    assert "| a | 2.000 | 1.000 - 3.000 | 0.0100 |" in text and "TFLOPS" not in text and "- remark" in text
