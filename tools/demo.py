@@ -86,11 +86,13 @@ def warm_up(server, run) -> None:
     """Sample once for nothing, so that the first clip's time holds no loading and no first-use costs."""
     from tools.graph import Node, build, to_api, with_stand_in_text, without_patch
 
+    print("demo: warm-up ...", flush=True)
     nodes = without_patch(with_stand_in_text(build(replace(run, seed=run.seed + 1))))
     last = nodes["decode"].inputs["samples"]
     kept = {key: node for key, node in nodes.items() if key not in ("vae", "decode", "video", "save")}
     kept["latent file"] = Node("SaveLatent", {"samples": last, "filename_prefix": "warm_up"}, (0, 0))
-    server.run(to_api(kept))
+    prompt = to_api(kept)
+    server.run(prompt, on_wait=progress(server, prompt))
 
 
 def make_clip(server, run, name: str, out: Path) -> dict:
@@ -98,14 +100,7 @@ def make_clip(server, run, name: str, out: Path) -> dict:
     prompt = demo_prompt(run, name == "vc_attention", name)
     seen, started = len(server.events), time.monotonic()
     print(f"demo: {name}: {run.steps} steps, {run.tokens} tokens ...", flush=True)
-    shown = [started]
-
-    def on_wait() -> None:
-        if time.monotonic() - shown[0] > 3:
-            shown[0] = time.monotonic()
-            print(f"  {shown[0] - started:4.0f} s  {_doing(server.events[seen:], prompt)}", flush=True)
-
-    outputs = server.run(prompt, on_wait=on_wait)
+    outputs = server.run(prompt, on_wait=progress(server, prompt))
     events = server.events[seen:]
     files = {}
     for path in server.files(outputs):
@@ -116,6 +111,19 @@ def make_clip(server, run, name: str, out: Path) -> dict:
         "sampling_s": round(_seconds_in(events, prompt, "KSamplerAdvanced"), 2),
         "status": [event.data for event in events if event.type == "vc_attention.report"],
     }
+
+
+def progress(server, prompt: dict):
+    """A function that prints every few seconds what the server is doing with `prompt`."""
+    seen, started = len(server.events), time.monotonic()
+    shown = [started]
+
+    def on_wait() -> None:
+        if time.monotonic() - shown[0] > 3:
+            shown[0] = time.monotonic()
+            print(f"  {shown[0] - started:4.0f} s  {_doing(server.events[seen:], prompt)}", flush=True)
+
+    return on_wait
 
 
 def _doing(events, prompt: dict) -> str:

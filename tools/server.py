@@ -44,7 +44,7 @@ class ComfyServer:
     `events` holds every text message of the web socket, in order.
     """
 
-    def __init__(self, base_directory, *, packs=None, frontend=None, arguments=(), timeout_s=180):
+    def __init__(self, base_directory, *, packs=None, frontend=None, arguments=(), timeout_s=300):
         self.base_directory = Path(base_directory)
         self.packs = {environment.PACK_FOLDER: environment.ROOT} if packs is None else packs
         self.frontend = frontend

@@ -40,6 +40,7 @@ class Interface:
         self.page.evaluate("() => app.graph.clear()")
 
     def load(self, workflow: dict) -> None:
+        self.page.mouse.move(5, 5)  # no tooltip in the way
         self.page.evaluate("workflow => app.loadGraphData(workflow)", workflow)
         self.page.wait_for_function("n => app.graph.nodes.length === n", arg=len(workflow["nodes"]))
         self.page.wait_for_timeout(500)
@@ -55,13 +56,13 @@ class Interface:
     def wait_for_reports(self) -> list[str]:
         """The report texts on the patch nodes, once every one of them has its own."""
         text = "node.widgets.filter(w => w.name === 'last run').map(w => w.value).join('')"
-        for _ in range(100):
+        for _ in range(300):
             reports = self.patches(text)
             if all(reports):
                 return reports
             self.page.wait_for_timeout(200)
         self.screenshot("no-report")
-        raise AssertionError(f"no report on some node after 20 s: {reports}")
+        raise AssertionError(f"no report on some node after 60 s: {reports}")
 
     def press_run(self) -> None:
         self.page.mouse.move(5, 5)
@@ -70,11 +71,11 @@ class Interface:
 
     def wait_until_done(self) -> None:
         """Wait for the prompt that press_run queued."""
-        for _ in range(600):
+        for _ in range(1500):
             if len(self.server.get("/history")) > self.finished and not self.server.get("/queue")["queue_running"]:
                 return
             self.page.wait_for_timeout(200)
-        raise AssertionError(f"not done after 120 s; the server says:\n{self.server.log_tail()}")
+        raise AssertionError(f"not done after 300 s; the server says:\n{self.server.log_tail()}")
 
     def focus_first_patch(self, scale: float = 1.5) -> dict:
         """Bring the first patch node to the middle at `scale`; its rectangle on the page."""
@@ -128,6 +129,7 @@ def interface(request, browser, start_comfy, artists_models):
     server = start_comfy(frontend=FRONTENDS[request.param], arguments=arguments)
     server.post("/settings", {"LiteGraph.Node.TooltipDelay": 100})
     page = browser.new_page(viewport={"width": 1600, "height": 1000})
+    page.set_default_timeout(90_000)  # generous: all of this may share two cores with other work
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(error.stack or str(error)))
     ui = Interface(page, server, request.param)
