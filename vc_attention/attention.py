@@ -6,7 +6,7 @@ import torch
 
 from . import reference
 from .config import Action, Grouping, Numerics
-from .errors import ParameterError
+from .errors import KernelUnavailable, ParameterError
 
 HEAD_DIMS = (64, 128)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -29,16 +29,35 @@ def attend(
     numerics  formats and smoothing; see `config.profile`
     action    what to do about grouping; a cold ASSIGN or REUSE groups
     grouping  what an earlier call on the same shape returned
-    backend   "cuda" runs kernels, "reference" torch operations, "auto" kernels where one fits
+    backend   "cuda" runs kernels, "reference" torch operations, "auto" kernels where they are the faster way
 
     Returns (out [B, H, Nq, D] in q's dtype, grouping for the next call or None when nothing was grouped).
     Raises ParameterError for what cannot be right, KernelUnavailable when backend is "cuda" and no kernel fits.
     """
     check(q, k, v, grouping, backend)
+    dtype, means = q.dtype, action is not Action.PLAIN
+    if runs_kernels(q, k, numerics, backend):
+        from . import dispatch, prepare  # they register torch operators, which the reference does not need
+
+        grouping = prepare.group(v, numerics, action, grouping)
+        operands = prepare.prepare(q, k, v, numerics, None if grouping is None else grouping.perm, means)
+        del q, k, v  # the caller may have handed over its last references
+        return dispatch.run(operands, numerics, dtype), grouping
     grouping = reference.group(v, numerics, action, grouping)
-    perm = None if grouping is None else grouping.perm
-    operands = reference.prepare(q, k, v, numerics, perm, means=action is not Action.PLAIN)
-    return reference.attention(operands, numerics).to(q.dtype), grouping
+    operands = reference.prepare(q, k, v, numerics, None if grouping is None else grouping.perm, means)
+    return reference.attention(operands, numerics).to(dtype), grouping
+
+
+def runs_kernels(q: torch.Tensor, k: torch.Tensor, numerics: Numerics, backend: str) -> bool:
+    """Whether kernels take the call; raises KernelUnavailable when they were asked for and none fits."""
+    if backend == "reference" or (backend == "auto" and not q.is_cuda):
+        return False
+    from . import dispatch
+
+    found = dispatch.select(q.device, numerics, q.shape[-1], k.shape[-2] if backend == "auto" else None)
+    if backend == "cuda" and isinstance(found, list):
+        raise KernelUnavailable(found)
+    return not isinstance(found, list)
 
 
 def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grouping: Grouping | None, backend: str) -> None:

@@ -104,7 +104,7 @@ class Numerics:
     hadamard: bool = True
     cluster_order: str = "chain"
     clusters: int = 0
-    tokens_per_cluster: int = 128
+    tokens_per_cluster: int = 96
     iterations: int = 4
     sample_stride: int = 4
     mean: str = "corrected"

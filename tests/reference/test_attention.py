@@ -12,7 +12,7 @@ from tests.reference.fidelity import exact_attention, relative_error
 from vc_attention import reference
 from vc_attention.attention import attend
 from vc_attention.config import PROFILES, Action, Numerics
-from vc_attention.errors import ParameterError
+from vc_attention.errors import KernelUnavailable, ParameterError
 from vc_attention.reference.attention import score_factors, values
 from vc_attention.reference.formats import decode
 from vc_attention.reference.probability import probabilities
@@ -217,6 +217,11 @@ def test_a_grouping_of_another_shape_and_an_unknown_backend_are_named():
         attend(q, *random(8, 10)[1:], numerics=OFF, action=Action.REUSE, grouping=grouping)
     with pytest.raises(ParameterError, match="backend must be one of auto, cuda, reference"):
         attend(q, k, v, numerics=OFF, action=Action.GROUP, backend="gpu")
+
+
+def test_kernels_without_a_gpu_are_refused_with_the_reason():
+    with pytest.raises(KernelUnavailable, match="the tensors are on cpu"):
+        attend(*random(8, 9), numerics=OFF, action=Action.GROUP, backend="cuda")
 
 
 def test_scores_are_scaled_by_the_root_of_head_dim():

@@ -39,6 +39,11 @@ def from_e2m1(codes: torch.Tensor) -> torch.Tensor:
     return table[codes.int()]
 
 
+def qmax(format: str, four_over_six: bool = False) -> float:
+    """What the amax of an operand's group is scaled to. 256 * 6 where NVFP4 may choose amax/4, which must fit E4M3."""
+    return 256.0 * E2M1_MAX if format == "nvfp4" and four_over_six else QMAX[format]
+
+
 def reciprocal_scale(amax: torch.Tensor, qmax: float) -> tuple[torch.Tensor, torch.Tensor]:
     """(`qmax / amax`, `amax / qmax`), both 0 where amax counts as zero."""
     zero = amax < TINY

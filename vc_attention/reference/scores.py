@@ -6,7 +6,7 @@ import torch
 
 from ..config import Numerics
 from .arithmetic import block_sizes, blocks, hadamard, tree_sum
-from .formats import QMAX, encode, encode_nvfp4, reciprocal_scale
+from .formats import encode, encode_nvfp4, qmax, reciprocal_scale
 
 BLOCK = 128
 Q_ROWS = {"token": 1, "warp": 32, "block": 128}
@@ -44,7 +44,7 @@ def quantize(x: torch.Tensor, amax: torch.Tensor, numerics: Numerics):
     """(codes, micro scales or None, fp32 scale) of x given the amax of every element's group, broadcastable to x."""
     if numerics.qk == "none":
         return x, None, torch.ones_like(amax)
-    inverse, scale = reciprocal_scale(amax, QMAX[numerics.qk])
+    inverse, scale = reciprocal_scale(amax, qmax(numerics.qk, numerics.four_over_six))
     if numerics.qk == "nvfp4":
         return *encode_nvfp4(x * inverse, numerics.four_over_six), scale
     return encode(x * inverse, numerics.qk), None, scale
@@ -64,9 +64,9 @@ def quantize_k(k: torch.Tensor, numerics: Numerics):
     group = k_group_of_key(numerics.k_granularity, k.device)
     per_key = blocks(k.abs().amax(-1, keepdim=True), BLOCK)[..., 0]
     amax = torch.stack([per_key[..., group == g].amax(-1) for g in range(groups)], -1)
-    codes, micro, _ = quantize(k, amax[..., group].flatten(-2)[..., : k.shape[-2], None], numerics)
-    scale = torch.ones_like(amax) if numerics.qk == "none" else reciprocal_scale(amax, QMAX[numerics.qk])[1]
-    return codes, micro, scale
+    codes, micro, scale = quantize(k, amax[..., group].flatten(-2)[..., : k.shape[-2], None], numerics)
+    first = [int((group == g).nonzero()[0]) for g in range(groups)]
+    return codes, micro, blocks(scale, BLOCK)[..., first, 0]
 
 
 def rotate(x: torch.Tensor, numerics: Numerics) -> torch.Tensor:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import pad
 
 from ..config import Numerics
 from .arithmetic import block_sizes, blocks, tree_sum
-from .formats import QMAX, decode, encode, encode_nvfp4, reciprocal_scale
+from .formats import decode, encode, encode_nvfp4, qmax, reciprocal_scale
 
 BLOCK = 128
+
+
+def shared_by_pairs(amax: torch.Tensor) -> torch.Tensor:
+    """Largest of blocks 2j and 2j + 1 for both, `[..., nK, D]`: kernels accumulate two blocks before they scale."""
+    count = amax.shape[-2]
+    pairs = pad(amax, (0, 0, 0, count % 2)).unflatten(-2, (-1, 2)).amax(-2)
+    return pairs.repeat_interleave(2, -2)[..., :count, :]
 
 
 def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool):
@@ -16,7 +24,8 @@ def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool):
 
     codes  as the format, `[B, H, Nk, D]`
     micro  NVFP4: E4M3 bytes `[B, H, D, ceil(Nk/16)]`, groups of 16 run along keys as the PV product needs; else None
-    scale  fp32 `[B, H, D]` for E4M3 (one per channel), `[B, H, nK, D]` otherwise (one per block and channel)
+    scale  fp32 `[B, H, D]` for E4M3 (one per channel), `[B, H, nK, D]` otherwise (one per block and channel;
+           of INT8 two neighbouring blocks share one)
     mean   fp32 `[B, H, nK, D]` in natural units, zeros when means are off
     """
     length = v.shape[-2]
@@ -35,7 +44,9 @@ def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool):
         amax = residual.abs().amax(-2)
         if numerics.pv == "e4m3":
             amax = amax.amax(-2)
-        inverse, scale = reciprocal_scale(amax, QMAX[numerics.pv])
+        elif numerics.pv == "int8":
+            amax = shared_by_pairs(amax)
+        inverse, scale = reciprocal_scale(amax, qmax(numerics.pv, numerics.four_over_six))
         per_element = (inverse, scale) if numerics.pv != "e4m3" else (inverse[..., None, :], scale[..., None, :])
         scaled = residual * per_element[0][..., None, :]
         if numerics.pv == "nvfp4":

@@ -1,0 +1,36 @@
+"""The acceptance table: every profile against the paper's, and the bounds of each mode, on 16k calibrated tokens."""
+
+import pytest
+
+from tests.reference.fidelity import BOUNDS, PAPER, table
+from vc_attention.config import PROFILES
+
+# Relative error in percent, any seed, from 2k tokens up.
+LIMITS = {
+    "unquantized": 1e-4, "balanced": 2.0, "quality": 1.0, "paper-8bit": 2.5, "sage2-like": 2.5,
+    "int8-nvfp4": 8.0, "4bit": 10.0, "paper-4bit": 10.0, "sage3-like": 10.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_defaults_beat_the_paper_by_the_agreed_factor(errors, name):
+    ratio = errors[name].mean() / errors[PAPER[name]].mean()
+    assert ratio <= BOUNDS[name], "\n" + table(errors)
+
+
+def test_the_order_of_methods(errors):
+    mean = {name: error.mean() for name, error in errors.items()}
+    assert mean["quality"] < mean["balanced"] < mean["paper-8bit"] < mean["sage2-like"] < mean["fp8-naive"]
+    assert mean["int8-nvfp4"] < mean["4bit"] < mean["paper-4bit"] < mean["sage3-like"]
+    assert (errors["balanced"] < errors["sage2-like"]).all(), "on every head"
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_errors_stay_within_their_mode(errors, name):
+    assert (errors[name] < LIMITS[name]).all()
+
+
+def test_the_table_has_every_profile(errors):
+    rows = table(errors).splitlines()
+    assert len(rows) == 2 + len(PROFILES)
+    assert len({row.count("|") for row in rows}) == 1
