@@ -9,7 +9,7 @@ import torch
 from ..vc_attention.config import Numerics
 from ..vc_attention.errors import KernelUnavailable
 
-BUILD_HINT = "run `python install.py` in the VC-Attention folder, then restart ComfyUI"
+REMEDY = "run `python install.py` in the VC-Attention folder and restart ComfyUI, or set backend to auto"
 
 
 @dataclass(frozen=True)
@@ -21,21 +21,21 @@ class Choice:
     reason: str | None = None
 
 
-def choose(backend: str, numerics: Numerics, head_dim: int, device: torch.device) -> Choice:
-    """The choice for calls of this head size on this device.
+def choose(
+    backend: str, numerics: Numerics, head_dim: int, device: torch.device, seqlen_k: int | None = None
+) -> Choice:
+    """The choice for calls of this head size and number of keys on this device.
 
-    backend: "reference" always runs; "auto" runs kernels or gives a reason; "cuda" runs kernels or raises.
-    Raises KernelUnavailable with every reason when backend is "cuda" and no kernel fits.
+    backend: "reference" always runs; "auto" runs kernels where they are the faster way, or gives a reason; "cuda" runs
+    kernels at any length. Raises KernelUnavailable with every reason when backend is "cuda" and no kernel fits.
     """
     if backend == "reference":
         return Choice("reference", "reference (torch operations)")
-    reasons = _kernel_reasons(numerics, head_dim, device)
-    if reasons and backend == "cuda":
-        raise KernelUnavailable(reasons, BUILD_HINT)
-    return Choice(reason="; ".join(reasons))
+    from ..vc_attention import dispatch  # registers torch operators, which a workflow without this node need not have
 
-
-def _kernel_reasons(numerics: Numerics, head_dim: int, device: torch.device) -> list[str]:
-    if device.type != "cuda":
-        return [f"the model runs on {device.type}, kernels need an NVIDIA GPU (backend reference runs anywhere)"]
-    return [f"kernels are not built ({BUILD_HINT})"]
+    found = dispatch.select(device, numerics, head_dim, seqlen_k if backend == "auto" else None)
+    if not isinstance(found, list):
+        return Choice("cuda", found.unit)
+    if backend == "cuda":
+        raise KernelUnavailable(found, REMEDY)
+    return Choice(reason="; ".join(found))

@@ -63,12 +63,12 @@ class Run:
                 self.session.budget = min(self.session.budget, free // STATE_SHARE)
 
     def kernel(self, call: Call) -> kernels.Choice:
-        """What runs a call of this head size and device, decided once per run."""
-        key = (call.device, call.q[3])
+        """What runs a call of this length, head size and device, decided once per run."""
+        key = (call.device, call.q[3], call.k[2])
         with self._lock:
             if key not in self._kernels:
-                chosen = kernels.choose(self.settings.backend, self.settings.numerics, call.q[3], call.device)
-                self._kernels[key] = chosen
+                asked = self.settings
+                self._kernels[key] = kernels.choose(asked.backend, asked.numerics, call.q[3], call.device, call.k[2])
             return self._kernels[key]
 
     def close(self) -> None:

@@ -380,6 +380,30 @@ def test_a_failing_kernel_is_an_error_not_a_silent_fallback(reports, monkeypatch
     assert reports[0].stopped_early
 
 
+@pytest.mark.parametrize(("backend", "keys"), [("auto", 32), ("cuda", None)])
+def test_kernels_run_where_there_are_some(spy, reports, monkeypatch, backend, keys):
+    """auto also asks whether a call of this length gains anything; cuda insists. Asked once a run, not every call."""
+    asked = []
+
+    def select(device, numerics, head_dim, seqlen_k=None):
+        asked.append((device.type, numerics, head_dim, seqlen_k))
+        return types.SimpleNamespace(unit="attention_sm90_expcast")
+
+    monkeypatch.setattr("vc_pack.vc_attention.dispatch.select", select)
+    model = WanModel(fakes.Attention())
+    chosen = make_settings(backend=backend)
+    fakes.sample(patched(fakes.Patcher(model), chosen, None), SIGMAS, model)
+    assert {call["backend"] for call in spy} == {"cuda"} and reports[0].kernels == {"attention_sm90_expcast": 16}
+    assert asked == [("cpu", chosen.numerics, 128, keys)]
+
+
+def test_without_kernels_auto_names_every_reason(spy, reports, monkeypatch):
+    monkeypatch.setattr("vc_pack.vc_attention.dispatch.select", lambda *args: ["too old", "not built: run install.py"])
+    model = WanModel(fakes.Attention())
+    fakes.sample(patched(fakes.Patcher(model), make_settings(backend="auto"), None), SIGMAS, model)
+    assert not spy and reports[0].left_alone["too old; not built: run install.py"] == 16
+
+
 def test_insisting_on_kernels_without_a_gpu_says_what_to_do():
     with pytest.raises(kernels.KernelUnavailable, match="install.py"):
         kernels.choose("cuda", make_settings().numerics, 128, torch.device("cpu"))
