@@ -51,12 +51,14 @@ __device__ __forceinline__ void wgmma_landed(float (&d)[kCount]) {
     VC_LIST_36 ", %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
                "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define VC_LIST_68 VC_LIST_64 ", %64, %65, %66, %67"
+#define VC_LIST_128 VC_LIST_68 ", %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define VC_BIND_4(c, d, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define VC_BIND_16(c, d, i) VC_BIND_4(c, d, i), VC_BIND_4(c, d, i + 4), VC_BIND_4(c, d, i + 8), VC_BIND_4(c, d, i + 12)
 #define VC_BIND_32(c, d) VC_BIND_16(c, d, 0), VC_BIND_16(c, d, 16)
 #define VC_BIND_36(c, d) VC_BIND_32(c, d), VC_BIND_4(c, d, 32)
 #define VC_BIND_64(c, d) VC_BIND_32(c, d), VC_BIND_16(c, d, 32), VC_BIND_16(c, d, 48)
 #define VC_BIND_68(c, d) VC_BIND_64(c, d), VC_BIND_4(c, d, 64)
+#define VC_BIND_128(c, d) VC_BIND_64(c, d), VC_BIND_16(c, d, 64), VC_BIND_16(c, d, 80), VC_BIND_16(c, d, 96), VC_BIND_16(c, d, 112)
 
 // Both operands in shared memory; %a, %b, %p: numbers of the operands after the accumulators.
 #define VC_WGMMA_SS(name, type, c, count, a, b, p, instruction, tail)                                      \
@@ -87,6 +89,9 @@ __device__ __forceinline__ void wgmma_landed(float (&d)[kCount]) {
     VC_WGMMA_RS(name, type, size, c, 68, "%68", "%69", "%70", "%71", "%72", "%73", instruction, tail)
 
 VC_WGMMA_SS(wgmma_s8, int, "+r", 64, "%64", "%65", "%66", "m64n128k32.s32.s8.s8", "")
+
+VC_WGMMA_SS(wgmma_s8, int, "+r", 128, "%128", "%129", "%130", "m64n256k32.s32.s8.s8", "")
+VC_WGMMA_RS(wgmma_s8, int, 128, "+r", 128, "%128", "%129", "%130", "%131", "%132", "%133", "m64n256k32.s32.s8.s8", "")
 
 VC_WGMMA_RS_32(wgmma_e4m3, float, 32, "+f", "m64n64k32.f32.e4m3.e4m3", ", 1, 1")
 VC_WGMMA_RS_36(wgmma_e4m3, float, 36, "+f", "m64n72k32.f32.e4m3.e4m3", ", 1, 1")

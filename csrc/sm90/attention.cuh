@@ -1,108 +1,38 @@
-// Hopper attention kernel: one producer warp, consumer warpgroups of 64 query rows, two schedules.
+// Hopper attention kernel: one producer warp and two consumer warpgroups that fill each other's gaps: while one is busy
+// with softmax and sums, the tensor cores work for the other.
 #pragma once
 
 #include "sm90/consumer.cuh"
 #include "sm90/producer.cuh"
 
-// Two warpgroups: a tile's PV runs beside the second half of its own encoding, the next tile's QK beside its merge.
+// Tiles `tile` and `tile + 1`. kLast: keys end within or before the second, which may be missing.
+template <bool kLast, class C>
+__device__ __forceinline__ void step(Consumer<C>& c, int tile) {
+    u32 p[2][16];
+    {
+        int s[128];
+        c.wait_step(C::kKFull, tile);
+        c.issue_scores(tile, s);
+        c.wait_step(C::kVFull, tile);  // beside the product, where waiting costs nothing
+        wgmma_wait<0>();
+        c.template take_scores<kLast>(tile, s);
+        c.softmax.encode(0, s, p[0]);
+        c.softmax.encode(1, s + 64, p[1]);
+    }
+    typename Consumer<C>::Product t[Consumer<C>::kRegistersT];
+    c.issue_values(tile, p, t);
+    wgmma_wait<0>();
+    c.merge(tile, t);
+    if (C::kMean && (kLast || (tile + C::kStepTiles) % C::kMeanTiles == 0)) c.restore_means(tile);
+}
+
 template <class C>
-struct Overlapped {
-    using Part = typename Consumer<C>::Product[Consumer<C>::template kRegistersT<0>];
-
-    // Scores of the first tile of a group, with nothing to run beside.
-    static __device__ __forceinline__ void open(Consumer<C>& c, int tile, int tiles, int seqlen_k) {
-        c.wait_keys(tile);
-        c.issue_scores(tile);
-        c.wait_values(tile);
-        if (tile + 1 < tiles) c.wait_keys(tile + 1);
-        wgmma_wait<0>();
-        c.template take_scores<true>(tile, seqlen_k, tile == 0);
-    }
-
-    // `tile`, whose softmax constants are ready, and the scores of the next one. kLast: no tile follows that.
-    template <bool kLast>
-    static __device__ __forceinline__ void step(Consumer<C>& c, int tile, int seqlen_k) {
-        Part t;
-        c.softmax.template encode<0, 4>(c.s, c.p);
-        c.template issue_values<0, 0, 2>(tile, t);
-        c.softmax.template encode<4, 8>(c.s, c.p);
-        c.template issue_values<0, 2, 4>(tile, t);
-        c.issue_scores(tile + 1);
-        wgmma_wait<1>();
-        c.template merge<0>(tile, t);
-        c.wait_values(tile + 1);
-        if (!kLast) c.wait_keys(tile + 2);  // early: the wait costs nothing beside QK
-        wgmma_wait<0>();
-        c.template take_scores<kLast>(tile + 1, seqlen_k, false);
-    }
-
-    // The last tile of a group.
-    static __device__ __forceinline__ void close(Consumer<C>& c, int tile) {
-        Part t;
-        c.softmax.template encode<0, 8>(c.s, c.p);
-        c.template issue_values<0, 0, 4>(tile, t);
-        wgmma_wait<0>();
-        c.template merge<0>(tile, t);
-        // Here, where neither scores nor T hold registers.
-        if (C::kMean) c.restore_means(tile);
-    }
-
-    static __device__ __forceinline__ void run(Consumer<C>& c, int tiles, int seqlen_k) {
-        for (int group = 0; group < tiles; group += C::kMeanTiles) {
-            const int end = C::kMean ? min(tiles, group + C::kMeanTiles) : tiles;
-            const int plain_end = min(end - 1, tiles - 2);
-            int tile = group;
-            open(c, tile, tiles, seqlen_k);
+__device__ __forceinline__ void consume(Consumer<C>& c) {
+    int tile = 0;
 #pragma unroll 1
-            for (; tile + C::kStages <= plain_end; tile += C::kStages) {
-#pragma unroll
-                for (int i = 0; i < C::kStages; ++i) step<false>(c, tile + i, seqlen_k);
-            }
-#pragma unroll 1
-            for (; tile < plain_end; ++tile) step<false>(c, tile, seqlen_k);
-            if (tile < end - 1) step<true>(c, tile, seqlen_k);
-            close(c, end - 1);
-            if (!C::kMean) break;
-        }
-    }
-};
-
-// Three warpgroups: each goes through its tile alone, and the others fill the tensor cores meanwhile.
-template <class C>
-struct InTurn {
-    template <int kPart>
-    static __device__ __forceinline__ void values(Consumer<C>& c, int tile) {
-        typename Consumer<C>::Product t[Consumer<C>::template kRegistersT<kPart>];
-        c.template issue_values<kPart, 0, 4>(tile, t);
-        wgmma_wait<0>();
-        c.template merge<kPart>(tile, t);
-    }
-
-    template <bool kLast>
-    static __device__ __forceinline__ void step(Consumer<C>& c, int tile, int seqlen_k) {
-        c.wait_keys(tile);
-        c.issue_scores(tile);
-        c.wait_values(tile);
-        wgmma_wait<0>();
-        c.template take_scores<kLast>(tile, seqlen_k, tile == 0);
-        c.softmax.template encode<0, 8>(c.s, c.p);
-        values<0>(c, tile);
-        if constexpr (Consumer<C>::kParts == 2) values<1>(c, tile);
-        if (C::kMean && (kLast || (tile & (C::kMeanTiles - 1)) == C::kMeanTiles - 1)) c.restore_means(tile);
-    }
-
-    static __device__ __forceinline__ void run(Consumer<C>& c, int tiles, int seqlen_k) {
-        int tile = 0;
-#pragma unroll 1
-        for (; tile + C::kStages <= tiles - 1; tile += C::kStages) {
-#pragma unroll
-            for (int i = 0; i < C::kStages; ++i) step<false>(c, tile + i, seqlen_k);
-        }
-#pragma unroll 1
-        for (; tile < tiles - 1; ++tile) step<false>(c, tile, seqlen_k);
-        step<true>(c, tile, seqlen_k);
-    }
-};
+    for (; (tile + C::kStepTiles) * C::kBlockN < c.params.seqlen_k; tile += C::kStepTiles) step<false>(c, tile);
+    step<true>(c, tile);
+}
 
 extern __shared__ __align__(1024) u8 dynamic_shared[];
 
@@ -110,9 +40,13 @@ template <class C>
 __device__ __forceinline__ void initialise_shared(const float* v_scale) {
     if (shared_address(dynamic_shared) != C::kBase) __trap();
     if constexpr (C::kOnesRows > 0) {
-        constexpr u32 kWords = C::kOnesRows * C::kBlockN / 4;
+        constexpr u32 kRowWords = C::kBlockN / 4, kWords = C::kOnesRows * kRowWords;
         for (u32 i = threadIdx.x; i < C::kStages * kWords; i += C::kThreads) {
-            store_shared(C::kV + i / kWords * C::kVStage + C::kVTile + i % kWords * 4, 0x38383838);  // E4M3 1.0, four times
+            // Row n becomes column n of the product, which lane n / 2 of a quad holds: sums of even tiles go to even
+            // lanes, sums of odd tiles to odd ones.
+            const u32 stage = i / kWords, quad_lane = i % kWords / kRowWords / 2;
+            const u32 ones = (stage ^ quad_lane) & 1 ? 0 : 0x38383838;  // E4M3 1.0, four times
+            store_shared(C::kV + stage * C::kVStage + C::kVTile + i % kWords * 4, ones);
         }
     }
     if (!C::kInt8Values && threadIdx.x < C::kHeadDim) {
@@ -147,21 +81,14 @@ __device__ __forceinline__ void attention(const AttentionParams& p) {
         return;
     }
     grow_registers<C::kConsumerRegisters>();
-    Consumer<C> c(warpgroup);
-    const int padded = ceil_div(p.seqlen_q, kTile) * kTile;
-    const int row = q_tile * C::kBlockM + warpgroup * 64 + (threadIdx.x >> 5 & 3) * 16 + (c.lane >> 2);
-    for (int r = 0; r < 2; ++r) {
-        const float q_scale = row + 8 * r < padded ? p.q_scale[(i64)head * padded + row + 8 * r] : 0.f;
-        c.softmax.score_scale[r] = q_scale * (p.score_scale * C::kStepsPerOctave);
-    }
-    mbarrier_wait(C::kQFull, 0);
-    using Schedule = typename Select<C::kWarpgroups == 3, InTurn<C>, Overlapped<C>>::Type;
-    Schedule::run(c, ceil_div(p.seqlen_k, C::kBlockN), p.seqlen_k);
-    c.store(p, q_tile, head, v_scale);
+    Consumer<C> c(p, warpgroup);
+    c.load_queries();
+    consume(c);
+    c.store(q_tile, head, v_scale);
 }
 
-// One kernel per configuration, named vc_attention_d<head_dim>_<probability>_<reference>_<mean | plain>.
-#define VC_ATTENTION(name, head_dim, probability, running, mean)                                                                \
-    extern "C" __global__ void __launch_bounds__(128 * (VC_WARPGROUPS + 1), 1) name(const __grid_constant__ AttentionParams p) { \
-        attention<Config<head_dim, Probability::probability, running, mean>>(p);                                                \
+// One kernel per configuration, named vc_attention_sm90_d<head_dim>_<probability>_<reference>_<mean | plain>.
+#define VC_ATTENTION(name, head_dim, probability, running, mean)                                                   \
+    extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ AttentionParams p) {         \
+        attention<Config<head_dim, Probability::probability, running, mean>>(p);                                   \
     }

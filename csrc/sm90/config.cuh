@@ -20,7 +20,7 @@ struct AttentionParams {
 };
 
 enum class Probability {
-    kExpCast,  // E4M3 bytes from one multiply-add (Eq. 7), row sums of the decoded bytes by a column of ones
+    kExpCast,  // E4M3 bytes from one multiply-add (Eq. 7), row sums of the decoded bytes by columns of ones
     kExact,    // exp2, rounded to E4M3, fp32 row sums
     kU8,       // exp2, rounded to 255 levels for INT8 values, fp32 row sums
 };
@@ -29,32 +29,36 @@ template <int kHeadDim_, Probability kProbability_, bool kRunningMax_, bool kMea
 struct Config {
     static constexpr int kHeadDim = kHeadDim_;
     static constexpr Probability kProbability = kProbability_;
-    static constexpr bool kRunningMax = kRunningMax_;  // the paper's reference for P; else the maximum of its own tile
+    static constexpr bool kRunningMax = kRunningMax_;  // the paper's reference for P; else the maximum of its own step
     static constexpr bool kMean = kMean_;
 
     static constexpr bool kExpCast = kProbability == Probability::kExpCast;
     static constexpr bool kInt8Values = kProbability == Probability::kU8;
 
-    static constexpr int kWarpgroups = VC_WARPGROUPS;  // consumers, 64 rows each
+    static constexpr int kWarpgroups = 2;  // consumers, 64 rows each
     static constexpr int kThreads = 128 * (kWarpgroups + 1);
     static constexpr int kBlockM = 64 * kWarpgroups;
     static constexpr int kBlockN = kTile;
-    static constexpr int kStages = 2;  // 2, 3 and 4 are equally fast
+    static constexpr int kStepTiles = 2;  // tiles whose codes share a reference and an accumulator
+    static constexpr int kStages = 4;     // tiles in flight: two steps
     // 65,536 registers, the launch gives every thread the same: the producer hands its share over.
-    static constexpr int kConsumerRegisters = kWarpgroups == 2 ? 240 : 160;
-    static constexpr int kProducerRegisters = kWarpgroups == 2 ? 24 : 32;
+    static constexpr int kConsumerRegisters = 240;
+    static constexpr int kProducerRegisters = 24;
+
+    // Cheaper than reading Q again in every step, where registers allow it.
+    static constexpr bool kQueriesInRegisters = kExpCast || kMean;
 
     // Where the row maximum lands: 2^8 (Eq. 7) or E4M3's largest number; 255 levels.
     static constexpr float kLog2Gain = kInt8Values ? 7.99435344f : kRunningMax ? 8.f : 8.80735492f;
-    // Centres the error of reading an E4M3 byte as a logarithm.
-    static constexpr float kBeta = -0.35f;
+    // Centres the error of reading an E4M3 byte as a logarithm, see vc_attention/reference/probability.py.
+    static constexpr float kBeta = kRunningMax ? -0.35f : -0.46f;
     // Scores are kept in eighths of an octave for ExpCast, whose codes count those, else in octaves.
     static constexpr float kStepsPerOctave = kExpCast ? 8.f : 1.f;
     static constexpr float kTopCode = kExpCast ? 8.f * kLog2Gain + 56.f + kBeta : kLog2Gain;
-    // A tile whose weight would exceed 2^16 moves the row's reference: sums stay far from fp32's limits.
-    static constexpr float kMaxLead = 16.f * kStepsPerOctave;
+    // A step whose weight would exceed 2^16 moves the row's reference: sums stay far from fp32's limits.
+    static constexpr float kMaxLead = 16.f;
 
-    static constexpr int kOnesRows = kExpCast ? 8 : 0;  // below V^T: its product is the row sum of the codes
+    static constexpr int kOnesRows = kExpCast ? 8 : 0;  // below V^T: their products are row sums of the codes
     static constexpr int kMeanTiles = 32;               // tiles that one image of means serves
 
     // Bytes.
@@ -76,7 +80,8 @@ struct Config {
     static constexpr u32 kTileSumsChunk = kWarpgroups * 128 * 8;
     static constexpr u32 kVScale = kTileSums + (kMean ? 8 * kTileSumsChunk : 0);
     static constexpr u32 kVUnits = kVScale + kStages * kVScaleStage;  // [D] units of O per natural unit, see restore_means
-    static constexpr u32 kKScale = kVUnits + kHeadDim * 4;
+    static constexpr u32 kQScale = kVUnits + kHeadDim * 4;
+    static constexpr u32 kKScale = kQScale + kBlockM * 4;
     static constexpr u32 kBarriers = kKScale + kStages * kKScaleStage;
     static constexpr u32 kKFull = kBarriers;
     static constexpr u32 kVFull = kKFull + 8 * kStages;

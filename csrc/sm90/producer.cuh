@@ -5,6 +5,14 @@
 #include "sm90/config.cuh"
 
 template <class C>
+__device__ __forceinline__ void copy_queries(const AttentionParams& p, int q_tile, int head) {
+    const i64 tile = (i64)head * ceil_div(p.seqlen_q, C::kBlockM) + q_tile;
+    mbarrier_expect(C::kQFull, C::kBlockM * (C::kHeadDim + 4));
+    bulk_copy(C::kQ, p.q_codes + tile * C::kBlockM * C::kHeadDim, C::kBlockM * C::kHeadDim, C::kQFull);
+    bulk_copy(C::kQScale, p.q_scale + tile * C::kBlockM, C::kBlockM * 4, C::kQFull);
+}
+
+template <class C>
 __device__ __forceinline__ void copy_means(const AttentionParams& p, int head, int group, int groups) {
     // The single buffer is free once group - 1 has been restored, which was at its last tile.
     mbarrier_wait(C::kMeansEmpty, (group & 1) ^ 1);
@@ -15,23 +23,16 @@ __device__ __forceinline__ void copy_means(const AttentionParams& p, int head, i
 
 template <class C>
 __device__ __forceinline__ void produce(const AttentionParams& p, int q_tile, int head) {
+    copy_queries<C>(p, q_tile, head);
     const int tiles = ceil_div(p.seqlen_k, C::kBlockN);
-    const int groups = ceil_div(tiles, C::kMeanTiles);
-
-    // Images hold whole tiles of 128 queries: the last CTA may have rows of 64 to itself that no image has.
-    const int slabs = 2 * ceil_div(p.seqlen_q, kTile);
-    const int first = q_tile * C::kWarpgroups;
-    const u32 q_bytes = min(C::kWarpgroups, slabs - first) * C::kQTile;
-    mbarrier_expect(C::kQFull, q_bytes);
-    bulk_copy(C::kQ, p.q_codes + ((i64)head * slabs + first) * C::kQTile, q_bytes, C::kQFull);
-
     const u8* k_codes = p.k_codes + (i64)head * tiles * C::kKTile;
     const float* k_scale = p.k_scale + (i64)head * tiles * 4;
     const u8* v_codes = p.v_codes + (i64)head * tiles * C::kVTile;
     const float* v_scale = p.v_scale + (i64)head * tiles * C::kHeadDim;
-    for (int t = 0; t < tiles; ++t) {
-        const int stage = t % C::kStages;
-        const u32 parity = (t / C::kStages & 1) ^ 1;
+    for (int i = 0; i < C::kStepTiles * ceil_div(tiles, C::kStepTiles); ++i) {
+        const int t = min(i, tiles - 1);  // half a step is filled up with a tile that will be masked
+        const int stage = i % C::kStages;
+        const u32 parity = (i / C::kStages & 1) ^ 1;
         mbarrier_wait(C::kKEmpty + 8 * stage, parity);
         mbarrier_expect(C::kKFull + 8 * stage, C::kKTile + C::kKScaleStage);
         bulk_copy(C::kK + stage * C::kKTile, k_codes + (i64)t * C::kKTile, C::kKTile, C::kKFull + 8 * stage);
@@ -43,9 +44,9 @@ __device__ __forceinline__ void produce(const AttentionParams& p, int q_tile, in
             bulk_copy(C::kVScale + stage * C::kVScaleStage, v_scale + (i64)t * C::kHeadDim, C::kVScaleStage, C::kVFull + 8 * stage);
         }
         // Halfway through a group, so that the wait inside never holds up K and V.
-        const int place = t % C::kMeanTiles;
-        if (C::kMean && (place == C::kMeanTiles / 2 || (t == tiles - 1 && place < C::kMeanTiles / 2))) {
-            copy_means<C>(p, head, t / C::kMeanTiles, groups);
+        const int place = i % C::kMeanTiles;
+        if (C::kMean && (place == C::kMeanTiles / 2 || (i == tiles - 1 && place < C::kMeanTiles / 2))) {
+            copy_means<C>(p, head, i / C::kMeanTiles, ceil_div(tiles, C::kMeanTiles));
         }
     }
 }

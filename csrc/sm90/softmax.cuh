@@ -1,4 +1,4 @@
-// One tile of scores of a thread: row maxima, the constants of its softmax, and its low-bit probabilities.
+// A step of scores of a thread (two tiles): row maxima, the constants of its softmax, its low-bit probabilities.
 #pragma once
 
 #include "ptx/softmax.cuh"
@@ -15,48 +15,57 @@ constexpr int kMasked = (int)0xFF800000;  // -infinity, and the smallest integer
 
 template <class C>
 struct Softmax {
-    float score_scale[2];  // of the thread's rows g and g + 8: q_scale * (kernel's constant)
-    float slope[2], offset[2];  // code or exponent of a score with float bits s: s * slope + offset
-    float reference[2];    // O and the row sums are in units of 2^reference
+    float slope[2][2], offset[2][2];  // [tile][row] code or exponent of a score with float bits s: s * slope + offset
     float running_max[2];
-    float weight[2];  // 2^(reference of the tile's codes - reference)
-    float lead[2];    // log of that
-    float tile_sum[2];  // exact exponentials of this thread
+    float bias[2];    // O and the row sums are in units of 2^-bias
+    float weight[2];  // of the step's codes in that unit
+    float lead[2];    // log2 of it
+    float sum[2][2];  // [tile][row] exact exponentials of this thread
 
     // A masked tile's slope must not be 0, or -infinity would become NaN.
-    template <bool kMaskedTile>
-    __device__ __forceinline__ void set_slope(float k_scale) {
+    template <bool kMasks>
+    __device__ __forceinline__ void set_slope(int tile, const float (&q_scale)[2], float k_scale) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            slope[r] = score_scale[r] * k_scale;
-            if (kMaskedTile) slope[r] = fmaxf(slope[r], 1e-30f);
+            slope[tile][r] = q_scale[r] * k_scale;
+            if (kMasks) slope[tile][r] = fmaxf(slope[tile][r], 1e-30f);
         }
     }
 
-    // Row maxima of the tile over the quad, and what follows from them.
-    __device__ __forceinline__ void set_reference(const int (&s)[64], bool first_tile) {
-        int low[2] = {s[0], s[2]}, high[2] = {s[32], s[34]};  // two chains a row
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                low[r] = max(max(low[r], s[4 * i + 2 * r]), s[4 * i + 2 * r + 1]);
-                high[r] = max(max(high[r], s[32 + 4 * i + 2 * r]), s[33 + 4 * i + 2 * r]);
-            }
-        }
+    // Row maxima over the quad, and what follows from them.
+    __device__ __forceinline__ void set_reference(const int (&s)[128], bool first) {
         float row_max[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
+            int top[2];
+#pragma unroll
+            for (int tile = 0; tile < 2; ++tile) {
+                const int* x = s + 64 * tile;
+                int low = x[2 * r], high = x[32 + 2 * r];  // two chains
+#pragma unroll
+                for (int i = 0; i < 32; i += 4) {
+                    low = max(max(low, x[i + 2 * r]), x[i + 2 * r + 1]);
+                    high = max(max(high, x[32 + i + 2 * r]), x[33 + i + 2 * r]);
+                }
+                top[tile] = max(low, high);
+            }
             // Key groups have scales of their own, so maxima meet in scaled units.
-            row_max[r] = (__int_as_float(max(low[r], high[r])) - kMagic) * slope[r];
+            row_max[r] = fmaxf((__int_as_float(top[0]) - kMagic) * slope[0][r], (__int_as_float(top[1]) - kMagic) * slope[1][r]);
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
             row_max[r] = fmaxf(row_max[r], __shfl_xor_sync(kFullWarp, row_max[r], 1));
             row_max[r] = fmaxf(row_max[r], __shfl_xor_sync(kFullWarp, row_max[r], 2));
             if (C::kRunningMax) row_max[r] = running_max[r] = fmaxf(row_max[r], running_max[r]);
-            if (first_tile) reference[r] = row_max[r];
-            lead[r] = row_max[r] - reference[r];
-            weight[r] = exp2_approx(lead[r] * (1.f / C::kStepsPerOctave));
-            offset[r] = fmaf(-kMagicWithSlack, slope[r], C::kTopCode - row_max[r]);
-            tile_sum[r] = 0.f;
+            constexpr float kOctaves = 1.f / C::kStepsPerOctave;
+            if (first) bias[r] = -row_max[r] * kOctaves;
+            lead[r] = fmaf(row_max[r], kOctaves, bias[r]);
+            weight[r] = exp2_approx(lead[r]);
+#pragma unroll
+            for (int tile = 0; tile < 2; ++tile) {
+                offset[tile][r] = fmaf(-kMagicWithSlack, slope[tile][r], C::kTopCode - row_max[r]);
+                sum[tile][r] = 0.f;
+            }
         }
     }
 
@@ -65,38 +74,32 @@ struct Softmax {
         return __any_sync(kFullWarp, fmaxf(lead[0], lead[1]) > C::kMaxLead);
     }
 
-    // Scores 8 kFirst .. 8 kEnd -> A fragments of the PV product: the key slots make both layouts agree.
-    template <int kFirst, int kEnd>
-    __device__ __forceinline__ void encode(const int (&s)[64], u32 (&p)[16]) {
+    // Scores -> A fragments of the PV product: the key slots make both layouts agree.
+    __device__ __forceinline__ void encode(int tile, const int* s, u32 (&p)[16]) {
 #pragma unroll
-        for (int k = kFirst; k < kEnd; ++k) {
-            float e[8];
+        for (int k = 0; k < 8; ++k) {
 #pragma unroll
-            for (int j = 0; j < 8; ++j) {
-                const int r = j >> 1 & 1;
-                e[j] = fmaf(__int_as_float(s[8 * k + j]), slope[r], offset[r]);
-                if (!C::kExpCast) e[j] = exp2_approx(e[j]);
-            }
-            if (!C::kExpCast) {
-                tile_sum[0] += (e[0] + e[1]) + (e[4] + e[5]);
-                tile_sum[1] += (e[2] + e[3]) + (e[6] + e[7]);
-            }
-            if (C::kProbability == Probability::kExact) {
-                p[2 * k] = pack_e4m3x4(e[0], e[1], e[4], e[5]);
-                p[2 * k + 1] = pack_e4m3x4(e[2], e[3], e[6], e[7]);
-            } else {
-                p[2 * k] = pack_u8x4(e[0], e[1], e[4], e[5]);
-                p[2 * k + 1] = pack_u8x4(e[2], e[3], e[6], e[7]);
+            for (int r = 0; r < 2; ++r) {
+                float e[4];
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    const int score = s[8 * k + 4 * (j >> 1) + 2 * r + (j & 1)];
+                    e[j] = fmaf(__int_as_float(score), slope[tile][r], offset[tile][r]);
+                    if (!C::kExpCast) e[j] = exp2_approx(e[j]);
+                }
+                if (!C::kExpCast) sum[tile][r] += (e[0] + e[1]) + (e[2] + e[3]);
+                p[2 * k + r] = C::kProbability == Probability::kExact ? pack_e4m3x4(e[0], e[1], e[2], e[3])
+                                                                     : pack_u8x4(e[0], e[1], e[2], e[3]);
             }
         }
     }
 };
 
 // Keys from `valid` on count as -infinity.
-__device__ __forceinline__ void mask_scores(int (&s)[64], int valid) {
+__device__ __forceinline__ void mask_scores(int (&s)[128], int valid) {
     const int quad_lane = threadIdx.x & 3;
 #pragma unroll
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < 128; ++i) {
         const int key = (i >> 3) * 16 + 4 * quad_lane + (i >> 2 & 1) * 2 + (i & 1);
         if (key >= valid) s[i] = kMasked;
     }

@@ -1,7 +1,7 @@
 // V: gather, subtract the block mean, quantize the residual, transpose, write tile images and corrected means (Eq. 4).
 // Replaces quantize_v of vc_attention/reference/values.py.
 //
-// INT8 scales belong to a block, so one pass does. An E4M3 scale belongs to a channel of the whole head, so a first
+// INT8 scales belong to two blocks, so one pass does. An E4M3 scale belongs to a channel of the whole head, so a first
 // pass finds means and magnitudes and a second one quantizes.
 #pragma once
 
@@ -107,11 +107,10 @@ __device__ inline int staged(int channel, int chunk) {
 // Quantizes the residual into the stage and leaves what the rounding lost, summed over rows, in s.partial.
 template <class T, class Format, int D>
 __device__ inline void quantize(const TileWords& raw, const Columns<D>& at, int rows, VShared<D>& s) {
-    u32* stage = reinterpret_cast<u32*>(s.stage);
+    u16* stage = reinterpret_cast<u16*>(s.stage);
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
         float lost[8];
-        u32 codes[8];
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
             float x[2][8], inverse[4], scale[4];
@@ -126,13 +125,11 @@ __device__ inline void quantize(const TileWords& raw, const Columns<D>& at, int 
                 float decoded[2];
                 u32 half = Format::encode(y, decoded);
                 float error = (x[0][j] - decoded[0] * scale[j % 4]) + (x[1][j] - decoded[1] * scale[j % 4]);
-                codes[j] = pair == 0 ? half : codes[j] | half << 16;
+                int chunk = staged(at.channel(group) + j, at.row(0) >> 4);
+                stage[chunk * 8 + (at.row(2 * pair) >> 1 & 7)] = (u16)half;
                 lost[j] = pair == 0 ? error : lost[j] + error;
             }
         }
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-            stage[staged(at.channel(group) + j, at.row(0) >> 4) * 4 + (at.row(0) >> 2 & 3)] = codes[j];
         reduce_rows(lost, group, at, s.partial, Add());
     }
     __syncthreads();
@@ -209,26 +206,39 @@ __device__ inline void v_e4m3(const PrepareVParams& p) {
     store_tile(p, bh, tile, rows, s);
 }
 
-// grid (BH, nT), 2 D threads
+// Magnitudes of the residual of `tile`, one channel a thread; leaves the tile in `raw` and its means in s.mean.
 template <class T, int D>
-__device__ inline void v_int8(const PrepareVParams& p) {
-    __shared__ VShared<D> s;
-    const Columns<D> at;
-    int bh = blockIdx.x, tile = blockIdx.y, rows = min(kTile, p.seqlen - tile * kTile), channel = threadIdx.x;
-    i64 image = (i64)bh * gridDim.y + tile;
+__device__ inline float tile_amax(const PrepareVParams& p, int bh, int tile, const Columns<D>& at, TileWords& raw,
+                                  VShared<D>& s) {
+    int rows = min(kTile, p.seqlen - tile * kTile);
     const int* perm = p.perm == nullptr ? nullptr : p.perm + (i64)bh * p.seqlen;
-
-    TileWords raw;
     load_tile(p.v, head(p.v, bh), perm, tile, p.seqlen, at, raw);
     block_mean<T>(raw, at, rows, p.means, s);
     forget_widened(raw);
     residual_amax<T>(raw, at, rows, s);
+    float amax = threadIdx.x < D ? finish_rows<D>(s.partial, threadIdx.x, Max()) : 0.f;
+    __syncthreads();
+    return amax;
+}
+
+// Two neighbouring tiles share their scales, since a kernel accumulates both before it applies them. Each block looks
+// at both and quantizes its own. grid (BH, nT), 2 D threads
+template <class T, int D>
+__device__ inline void v_int8(const PrepareVParams& p) {
+    __shared__ VShared<D> s;
+    const Columns<D> at;
+    int bh = blockIdx.x, tile = blockIdx.y, other = tile ^ 1, channel = threadIdx.x;
+
+    TileWords raw;
+    float amax = other < (int)gridDim.y ? tile_amax<T>(p, bh, other, at, raw, s) : 0.f;
+    amax = fmaxf(amax, tile_amax<T>(p, bh, tile, at, raw, s));
     if (channel < D) {
-        set_scale<Int8Values>(finish_rows<D>(s.partial, channel, Max()), channel, s);
-        p.scale[image * D + channel] = s.scale[channel];
+        set_scale<Int8Values>(amax, channel, s);
+        p.scale[((i64)bh * gridDim.y + tile) * D + channel] = s.scale[channel];
     }
     __syncthreads();
     forget_widened(raw);
+    int rows = min(kTile, p.seqlen - tile * kTile);
     quantize<T, Int8Values>(raw, at, rows, s);
     store_tile(p, bh, tile, rows, s);
 }

@@ -50,6 +50,17 @@ def _names(stages: str, variants: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"vc_{stage}_{variant}" for stage in stages.split() for variant in variants)
 
 
+def _attention_sm90(probability: str, references: str) -> Unit:
+    """One way to write probabilities (`Numerics.probability`), each with and without block means."""
+    names = (
+        f"vc_attention_sm90_d{head_dim}_{probability}_{reference}_{mean}"
+        for head_dim in (128, 64)
+        for reference in references.split()
+        for mean in ("mean", "plain")
+    )
+    return Unit(f"attention_sm90_{probability}", f"sm90/attention_{probability}.cu", ("90a",), tuple(names))
+
+
 UNITS = {
     unit.name: unit
     for unit in (
@@ -73,5 +84,8 @@ UNITS = {
             (*_names("prepare_q prepare_k k_mean v_moments v_e4m3 v_int8", _TYPES_AND_DIMS), "vc_k_mean_finish"),
             EXACT,
         ),
+        _attention_sm90("expcast", "tile running"),
+        _attention_sm90("exact", "tile running"),
+        _attention_sm90("u8", "tile"),
     )
 }

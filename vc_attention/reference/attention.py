@@ -51,13 +51,15 @@ def attention(
 ) -> torch.Tensor:
     """O `[B, H, Nq, D]` in `dtype`.
 
-    block_n  keys per tile, a divisor of 128. The result depends on it: a kernel is compared at its own width.
+    block_n  keys that share a row maximum, a divisor or a multiple of 128. The result depends on it: a kernel is compared
+             at its own width.
     dtype    fp32 as the kernels accumulate, or fp64 to tell format error from accumulation error.
     rows     indices of the query rows to compute, int64 `[R]`, for a result `[B, H, R, D]`; all when None.
     """
     shape, length = operands.q_codes.shape, operands.k_codes.shape[-2]
-    tiles = -(-length // BLOCK) * (BLOCK // block_n)
-    padding = tiles * block_n - length
+    width = min(block_n, BLOCK)
+    tiles = -(-length // BLOCK) * (BLOCK // width)
+    padding = tiles * width - length
     row, key = (f.flatten(0, 1).to(dtype) for f in score_factors(operands, numerics))
     q = decode(operands.q_codes, operands.q_micro, numerics.qk).flatten(0, 1).to(dtype)
     k = decode(operands.k_codes, operands.k_micro, numerics.qk).flatten(0, 1).to(dtype)
@@ -80,13 +82,21 @@ def attention(
             s += bias[:, part // BLOCK]
         if padding:
             s[..., length:] = -torch.inf
-        out.append(row_block(s.unflatten(-1, (tiles, block_n)), v, mean, numerics))
+        out.append(row_block(s.unflatten(-1, (tiles, width)), v, mean, numerics, block_n // width))
     return torch.cat(out, 1).unflatten(0, shape[:2])
 
 
-def row_block(s: torch.Tensor, v: torch.Tensor, mean: torch.Tensor, numerics: Numerics) -> torch.Tensor:
-    """Scores `[Z, rows, tiles, block_n]` in log2 units -> normalised output `[Z, rows, D]` (Eq. 6)."""
-    row_max = s.amax(-1, keepdim=True)
+def row_maxima(s: torch.Tensor, group: int) -> torch.Tensor:
+    """Maximum of every tile of scores `[Z, rows, tiles, width]`, or of `group` neighbouring ones, `[Z, rows, tiles, 1]`."""
+    row_max = s.amax(-1)
+    tiles = row_max.shape[-1]
+    groups = pad(row_max, (0, -tiles % group), value=-torch.inf).unflatten(-1, (-1, group)).amax(-1)
+    return groups.repeat_interleave(group, -1)[..., :tiles, None]
+
+
+def row_block(s: torch.Tensor, v: torch.Tensor, mean: torch.Tensor, numerics: Numerics, group: int = 1) -> torch.Tensor:
+    """Scores `[Z, rows, tiles, width]` in log2 units -> normalised output `[Z, rows, D]` (Eq. 6)."""
+    row_max = row_maxima(s, group)
     if numerics.p_scale == "running":
         row_max = row_max.cummax(-2).values
     p, r = probabilities(s - row_max, numerics)
