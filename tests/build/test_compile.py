@@ -55,6 +55,7 @@ def compiled(request):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)  # the first one waits for all compilations
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_compiles_without_spills_or_serialized_tensor_code(compiled, task):
     stamp = compiled(task)
