@@ -38,7 +38,7 @@ extern __shared__ __align__(1024) u8 dynamic_shared[];
 
 template <class C>
 __device__ __forceinline__ void initialise_shared(const float* v_scale) {
-    if (shared_address(dynamic_shared) != C::kBase) __trap();
+    if (shared_address(dynamic_shared) != C::kBase || dynamic_shared_bytes() != C::kSharedBytes) __trap();
     if constexpr (C::kOnesRows > 0) {
         constexpr u32 kRowWords = C::kBlockN / 4, kWords = C::kOnesRows * kRowWords;
         for (u32 i = threadIdx.x; i < C::kStages * kWords; i += C::kThreads) {
