@@ -51,8 +51,8 @@ def attention(
 ) -> torch.Tensor:
     """O `[B, H, Nq, D]` in `dtype`.
 
-    block_n  keys that share a row maximum, a divisor or a multiple of 128. The result depends on it: a kernel is compared
-             at its own width.
+    block_n  keys that share a row maximum, a divisor or a multiple of 128. The result depends on it: a kernel is
+             compared at its own width.
     dtype    fp32 as the kernels accumulate, or fp64 to tell format error from accumulation error.
     rows     indices of the query rows to compute, int64 `[R]`, for a result `[B, H, R, D]`; all when None.
     """
@@ -87,7 +87,7 @@ def attention(
 
 
 def row_maxima(s: torch.Tensor, group: int) -> torch.Tensor:
-    """Maximum of every tile of scores `[Z, rows, tiles, width]`, or of `group` neighbouring ones, `[Z, rows, tiles, 1]`."""
+    """Maximum of every `group` neighbouring tiles of scores `[Z, rows, tiles, width]`, as `[Z, rows, tiles, 1]`."""
     row_max = s.amax(-1)
     tiles = row_max.shape[-1]
     groups = pad(row_max, (0, -tiles % group), value=-torch.inf).unflatten(-1, (-1, group)).amax(-1)
