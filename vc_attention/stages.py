@@ -132,8 +132,9 @@ def prepare_v(
         v=_view(v), perm=perm, amax=amax, codes=codes, scale=scale, block_mean=block_mean, mean=mean,
         seqlen=seqlen, means=int(means),
     )  # fmt: skip
+    blocks = tiles(seqlen) if pv == "e4m3" else -(-tiles(seqlen) // 2)  # INT8 tiles share scales by two
     for stage in ("v_moments", "v_e4m3") if pv == "e4m3" else ("v_int8",):
-        _launch("prepare", f"vc_{stage}_{_suffix(v)}", v, (batch * heads, tiles(seqlen)), 2 * head_dim, params)
+        _launch("prepare", f"vc_{stage}_{_suffix(v)}", v, (batch * heads, blocks), 2 * head_dim, params)
 
 
 def assign_and_sort(

@@ -46,7 +46,7 @@ struct PrepareVParams {
     const int* perm;    // [BH, seqlen] or null: sequence order
     u32* amax;          // [BH, D] bits of the residual's magnitude, zeroed by the host; E4M3 only
     u8* codes;          // [BH, nT, D, 128] tile images
-    float* scale;       // [BH, D] for E4M3, [BH, nT, D] for INT8
+    float* scale;       // [BH, D] for E4M3, [BH, nT, D] for INT8, tiles 2j and 2j + 1 alike
     float* block_mean;  // [BH, nT, D] before correction; E4M3 only
     float* mean;        // [BH, ceil(nT / 32), D, 32] images of corrected means, TF32; unused when means are off
     int seqlen;

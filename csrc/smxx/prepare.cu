@@ -15,7 +15,7 @@
     VC_KERNEL(prepare_k, PrepareKParams, kQuadThreads, 3, dtype, T, D) \
     VC_KERNEL(v_moments, PrepareVParams, 2 * D, 3, dtype, T, D)        \
     VC_KERNEL(v_e4m3, PrepareVParams, 2 * D, 3, dtype, T, D)           \
-    VC_KERNEL(v_int8, PrepareVParams, 2 * D, 3, dtype, T, D)
+    VC_KERNEL(v_int8, PrepareVParams, 2 * D, 2, dtype, T, D)
 
 VC_KERNELS(bf16, Bf16, 128)
 VC_KERNELS(bf16, Bf16, 64)

@@ -12,7 +12,7 @@ template <int D>
 struct VShared {
     uint4 stage[D * 8];  // the tile image, with one more exclusive-or against bank conflicts
     Partials<D> partial;
-    float mean[D], inverse[D], scale[D];
+    float mean[2][D], inverse[D], scale[D];
 };
 
 // Formats of the residual: two neighbouring keys of a channel to a half-word, and what it means in units of the scale.
@@ -45,12 +45,12 @@ __device__ inline void load_channels(const float* shared, float (&value)[4]) {
 // x - mean of rows 2 * pair and 2 * pair + 1, 8 channels; rows past seqlen stay zero.
 template <class T, int D>
 __device__ inline void residual(const TileWords& raw, int group, int pair, const Columns<D>& at, int rows,
-                                const VShared<D>& s, float (&x)[2][8]) {
+                                const float (&means)[D], float (&x)[2][8]) {
     widen_pair<T>(raw, group, pair, x);
     float mean[4];
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-        if (j % 4 == 0) load_channels(s.mean + at.channel(group) + j, mean);
+        if (j % 4 == 0) load_channels(means + at.channel(group) + j, mean);
         x[0][j] -= mean[j % 4];
         x[1][j] -= mean[j % 4];
     }
@@ -63,26 +63,28 @@ __device__ inline void residual(const TileWords& raw, int group, int pair, const
     }
 }
 
-// Fills s.mean; zeros when means are off.
+// Fills `mean`, one of s.mean; zeros when means are off.
 template <class T, int D>
-__device__ inline void block_mean(const TileWords& raw, const Columns<D>& at, float rows, bool means, VShared<D>& s) {
+__device__ inline void block_mean(const TileWords& raw, const Columns<D>& at, float rows, bool means, VShared<D>& s,
+                                  float (&mean)[D]) {
     if (means) sum_rows<T>(raw, at, s.partial);
     __syncthreads();
     int channel = threadIdx.x;
-    if (channel < D) s.mean[channel] = means ? __fdiv_rn(finish_rows<D>(s.partial, channel, Add()), rows) : 0.f;
+    if (channel < D) mean[channel] = means ? __fdiv_rn(finish_rows<D>(s.partial, channel, Add()), rows) : 0.f;
     __syncthreads();
 }
 
 // Leaves the largest |residual| per quarter and channel in s.partial.
 template <class T, int D>
-__device__ inline void residual_amax(const TileWords& raw, const Columns<D>& at, int rows, VShared<D>& s) {
+__device__ inline void residual_amax(const TileWords& raw, const Columns<D>& at, int rows, const float (&mean)[D],
+                                     VShared<D>& s) {
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
         float amax[8] = {};
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
             float x[2][8];
-            residual<T>(raw, group, pair, at, rows, s, x);
+            residual<T>(raw, group, pair, at, rows, mean, x);
 #pragma unroll
             for (int j = 0; j < 8; ++j) amax[j] = fmaxf(amax[j], fmaxf(fabsf(x[0][j]), fabsf(x[1][j])));
         }
@@ -106,7 +108,8 @@ __device__ inline int staged(int channel, int chunk) {
 
 // Quantizes the residual into the stage and leaves what the rounding lost, summed over rows, in s.partial.
 template <class T, class Format, int D>
-__device__ inline void quantize(const TileWords& raw, const Columns<D>& at, int rows, VShared<D>& s) {
+__device__ inline void quantize(const TileWords& raw, const Columns<D>& at, int rows, const float (&mean)[D],
+                                VShared<D>& s) {
     u16* stage = reinterpret_cast<u16*>(s.stage);
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
@@ -114,7 +117,7 @@ __device__ inline void quantize(const TileWords& raw, const Columns<D>& at, int 
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
             float x[2][8], inverse[4], scale[4];
-            residual<T>(raw, group, pair, at, rows, s, x);
+            residual<T>(raw, group, pair, at, rows, mean, x);
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
                 if (j % 4 == 0) {
@@ -143,9 +146,9 @@ __device__ inline float round_tf32(float x) {
 
 // One channel's mean into the image that 32 neighbouring tiles share; the last tile also clears what follows it there.
 template <int D>
-__device__ inline void store_mean(float* means, int bh, int tile, int channel, float mean) {
+__device__ inline void store_mean(float* means, int bh, int tile, int tiles, int channel, float mean) {
     constexpr int kGroup = 32;
-    int tiles = gridDim.y, groups = ceil_div(tiles, kGroup);
+    int groups = ceil_div(tiles, kGroup);
     float* image = means + ((i64)bh * groups + tile / kGroup) * D * kGroup;
     image[swizzled<128>(channel, tile % kGroup * 4) / 4] = round_tf32(mean);
     if (tile + 1 < tiles) return;
@@ -154,17 +157,33 @@ __device__ inline void store_mean(float* means, int bh, int tile, int channel, f
 
 // Stage to global image, and the mean with what the rounding lost added back.
 template <int D>
-__device__ inline void store_tile(const PrepareVParams& p, int bh, int tile, float rows, const VShared<D>& s) {
-    i64 image = (i64)bh * gridDim.y + tile;
-    uint4* out = reinterpret_cast<uint4*>(p.codes + image * D * kTile);
+__device__ inline void store_tile(const PrepareVParams& p, int bh, int tile, const float (&mean)[D],
+                                  const VShared<D>& s) {
+    int tiles = ceil_div(p.seqlen, kTile), channel = threadIdx.x;
+    uint4* out = reinterpret_cast<uint4*>(p.codes + ((i64)bh * tiles + tile) * D * kTile);
     for (int at = threadIdx.x; at < D * 8; at += Columns<D>::kThreads) {
-        int channel = at >> 3, chunk = (at & 7) ^ (channel & 7);
-        out[at] = s.stage[staged(channel, chunk)];
+        int row = at >> 3, chunk = (at & 7) ^ (row & 7);
+        out[at] = s.stage[staged(row, chunk)];
     }
-    int channel = threadIdx.x;
     if (channel >= D || !p.means) return;
-    float correction = __fdiv_rn(finish_rows<D>(s.partial, channel, Add()), rows);
-    store_mean<D>(p.mean, bh, tile, channel, s.mean[channel] + correction);
+    float lost = __fdiv_rn(finish_rows<D>(s.partial, channel, Add()), (float)min(kTile, p.seqlen - tile * kTile));
+    store_mean<D>(p.mean, bh, tile, tiles, channel, mean[channel] + lost);
+}
+
+__device__ inline const int* head_perm(const PrepareVParams& p, int bh) {
+    return p.perm == nullptr ? nullptr : p.perm + (i64)bh * p.seqlen;
+}
+
+// Reads a tile, leaves its means in s.mean[slot] and gives the largest |residual| of channel `threadIdx.x`.
+template <class T, int D>
+__device__ inline float tile_moments(const PrepareVParams& p, int bh, int tile, const Columns<D>& at, int slot,
+                                     TileWords& raw, VShared<D>& s) {
+    int rows = min(kTile, p.seqlen - tile * kTile);
+    load_tile(p.v, head(p.v, bh), head_perm(p, bh), tile, p.seqlen, at, raw);
+    block_mean<T>(raw, at, rows, p.means, s, s.mean[slot]);
+    forget_widened(raw);
+    residual_amax<T>(raw, at, rows, s.mean[slot], s);
+    return threadIdx.x < D ? finish_rows<D>(s.partial, threadIdx.x, Max()) : 0.f;
 }
 
 // E4M3, first pass: block means into p.block_mean, magnitudes into p.amax. grid (BH, nT), 2 D threads
@@ -172,18 +191,13 @@ template <class T, int D>
 __device__ inline void v_moments(const PrepareVParams& p) {
     __shared__ VShared<D> s;
     const Columns<D> at;
-    int bh = blockIdx.x, tile = blockIdx.y, rows = min(kTile, p.seqlen - tile * kTile), channel = threadIdx.x;
-    const int* perm = p.perm == nullptr ? nullptr : p.perm + (i64)bh * p.seqlen;
-
+    int bh = blockIdx.x, tile = blockIdx.y, channel = threadIdx.x;
     TileWords raw;
-    load_tile(p.v, head(p.v, bh), perm, tile, p.seqlen, at, raw);
-    block_mean<T>(raw, at, rows, p.means, s);
-    forget_widened(raw);
-    residual_amax<T>(raw, at, rows, s);
+    float amax = tile_moments<T>(p, bh, tile, at, 0, raw, s);
     if (channel >= D) return;
-    p.block_mean[((i64)bh * gridDim.y + tile) * D + channel] = s.mean[channel];
+    p.block_mean[((i64)bh * gridDim.y + tile) * D + channel] = s.mean[0][channel];
     // Magnitudes are not negative, so their bits order as they do.
-    atomicMax(p.amax + bh * D + channel, __float_as_uint(finish_rows<D>(s.partial, channel, Max())));
+    atomicMax(p.amax + bh * D + channel, __float_as_uint(amax));
 }
 
 // E4M3, second pass. grid (BH, nT), 2 D threads
@@ -192,53 +206,48 @@ __device__ inline void v_e4m3(const PrepareVParams& p) {
     __shared__ VShared<D> s;
     const Columns<D> at;
     int bh = blockIdx.x, tile = blockIdx.y, rows = min(kTile, p.seqlen - tile * kTile), channel = threadIdx.x;
-    const int* perm = p.perm == nullptr ? nullptr : p.perm + (i64)bh * p.seqlen;
 
     TileWords raw;
-    load_tile(p.v, head(p.v, bh), perm, tile, p.seqlen, at, raw);
+    load_tile(p.v, head(p.v, bh), head_perm(p, bh), tile, p.seqlen, at, raw);
     if (channel < D) {
-        s.mean[channel] = p.block_mean[((i64)bh * gridDim.y + tile) * D + channel];
+        s.mean[0][channel] = p.block_mean[((i64)bh * gridDim.y + tile) * D + channel];
         set_scale<E4m3Values>(__uint_as_float(p.amax[bh * D + channel]), channel, s);
         if (tile == 0) p.scale[bh * D + channel] = s.scale[channel];
     }
     __syncthreads();
-    quantize<T, E4m3Values>(raw, at, rows, s);
-    store_tile(p, bh, tile, rows, s);
+    quantize<T, E4m3Values>(raw, at, rows, s.mean[0], s);
+    store_tile(p, bh, tile, s.mean[0], s);
 }
 
-// Magnitudes of the residual of `tile`, one channel a thread; leaves the tile in `raw` and its means in s.mean.
-template <class T, int D>
-__device__ inline float tile_amax(const PrepareVParams& p, int bh, int tile, const Columns<D>& at, TileWords& raw,
-                                  VShared<D>& s) {
-    int rows = min(kTile, p.seqlen - tile * kTile);
-    const int* perm = p.perm == nullptr ? nullptr : p.perm + (i64)bh * p.seqlen;
-    load_tile(p.v, head(p.v, bh), perm, tile, p.seqlen, at, raw);
-    block_mean<T>(raw, at, rows, p.means, s);
-    forget_widened(raw);
-    residual_amax<T>(raw, at, rows, s);
-    float amax = threadIdx.x < D ? finish_rows<D>(s.partial, threadIdx.x, Max()) : 0.f;
-    __syncthreads();
-    return amax;
-}
-
-// Two neighbouring tiles share their scales, since a kernel accumulates both before it applies them. Each block looks
-// at both and quantizes its own. grid (BH, nT), 2 D threads
+// Two neighbouring tiles share their scales: a kernel accumulates both before it applies them. Each keeps its own mean.
+// The first tile is read twice, the second time from L2: both in registers would leave room for fewer blocks. grid (BH,
+// ceil(nT / 2)), 2 D threads
 template <class T, int D>
 __device__ inline void v_int8(const PrepareVParams& p) {
     __shared__ VShared<D> s;
     const Columns<D> at;
-    int bh = blockIdx.x, tile = blockIdx.y, other = tile ^ 1, channel = threadIdx.x;
+    int bh = blockIdx.x, first = 2 * blockIdx.y, tiles = ceil_div(p.seqlen, kTile), channel = threadIdx.x;
+    int last = min(first + 1, tiles - 1);
 
     TileWords raw;
-    float amax = other < (int)gridDim.y ? tile_amax<T>(p, bh, other, at, raw, s) : 0.f;
-    amax = fmaxf(amax, tile_amax<T>(p, bh, tile, at, raw, s));
+    float amax = 0.f;
+#pragma unroll 1
+    for (int tile = first; tile <= last; ++tile) {
+        amax = fmaxf(amax, tile_moments<T>(p, bh, tile, at, tile - first, raw, s));
+        __syncthreads();
+    }
     if (channel < D) {
         set_scale<Int8Values>(amax, channel, s);
-        p.scale[((i64)bh * gridDim.y + tile) * D + channel] = s.scale[channel];
+        for (int tile = first; tile <= last; ++tile) p.scale[((i64)bh * tiles + tile) * D + channel] = s.scale[channel];
     }
     __syncthreads();
-    forget_widened(raw);
-    int rows = min(kTile, p.seqlen - tile * kTile);
-    quantize<T, Int8Values>(raw, at, rows, s);
-    store_tile(p, bh, tile, rows, s);
+#pragma unroll 1
+    for (int tile = last; tile >= first; --tile) {
+        if (tile < last) load_tile(p.v, head(p.v, bh), head_perm(p, bh), tile, p.seqlen, at, raw);
+        forget_widened(raw);
+        int rows = min(kTile, p.seqlen - tile * kTile);
+        quantize<T, Int8Values>(raw, at, rows, s.mean[tile - first], s);
+        store_tile(p, bh, tile, s.mean[tile - first], s);
+        __syncthreads();
+    }
 }
