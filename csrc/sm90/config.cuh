@@ -43,10 +43,10 @@ struct Config {
     static constexpr int kStages = 4;     // tiles in flight: two steps
     // 65,536 registers, the launch gives every thread the same: the producer hands its share over.
     static constexpr int kConsumerRegisters = 240;
-    static constexpr int kProducerRegisters = 24;
+    static constexpr int kProducerRegisters = 32;
 
     // Cheaper than reading Q again in every step, where registers allow it.
-    static constexpr bool kQueriesInRegisters = kExpCast || kMean;
+    static constexpr bool kQueriesInRegisters = kExpCast;
 
     // Where the row maximum lands: 2^8 (Eq. 7) or E4M3's largest number; 255 levels.
     static constexpr float kLog2Gain = kInt8Values ? 7.99435344f : kRunningMax ? 8.f : 8.80735492f;
@@ -55,6 +55,7 @@ struct Config {
     // Scores are kept in eighths of an octave for ExpCast, whose codes count those, else in octaves.
     static constexpr float kStepsPerOctave = kExpCast ? 8.f : 1.f;
     static constexpr float kTopCode = kExpCast ? 8.f * kLog2Gain + 56.f + kBeta : kLog2Gain;
+    static constexpr float kMaxSlope = kStepsPerOctave / 8.f;  // see Softmax::set_slope
     // A step whose weight would exceed 2^16 moves the row's reference: sums stay far from fp32's limits.
     static constexpr float kMaxLead = 16.f;
 

@@ -22,12 +22,14 @@ struct Softmax {
     float lead[2];    // log2 of it
     float sum[2][2];  // [tile][row] exact exponentials of this thread
 
-    // A masked tile's slope must not be 0, or -infinity would become NaN.
+    // Scores of more than some 10^3 nats per unit of standard deviation are compressed: the slack of kMagicWithSlack is
+    // two units of a score, which must stay small in codes. A masked tile's slope must not be 0, or -infinity would
+    // become NaN.
     template <bool kMasks>
     __device__ __forceinline__ void set_slope(int tile, const float (&q_scale)[2], float k_scale) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            slope[tile][r] = q_scale[r] * k_scale;
+            slope[tile][r] = fminf(q_scale[r] * k_scale, C::kMaxSlope);
             if (kMasks) slope[tile][r] = fmaxf(slope[tile][r], 1e-30f);
         }
     }
