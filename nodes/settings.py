@@ -13,6 +13,7 @@ BITS = ("auto", "8", "4")
 SMOOTHING = ("balanced", "quality", "paper")
 PROBABILITY = ("auto", "expcast", "exact")
 BACKENDS = ("auto", "cuda", "reference")
+MAX_BLOCK = 999  # no model has that many; keeps a mistyped range from filling the memory
 
 # (smoothing, bits) -> name in vc_attention.config.PROFILES
 _PROFILES = {
@@ -48,25 +49,41 @@ def settings(
     blocks_left_alone: str,
     backend: str,
 ) -> Settings:
-    """Settings from the node's widgets; "auto" bits are 8. Raises ParameterError, which names the widget's remedy."""
+    """Settings from the node's widgets; "auto" bits are 8.
+
+    Raises ParameterError, which names the widget and the remedy: ComfyUI checks what is typed into a widget, not what
+    another node or a script feeds it.
+    """
+    _check_choice("bits", bits, BITS)
+    _check_choice("smoothing", smoothing, SMOOTHING)
+    _check_choice("probability", probability, PROBABILITY)
+    _check_choice("backend", backend, BACKENDS)
+    if type(min_tokens) is not int or min_tokens < 0:
+        raise ParameterError("min_tokens", "a whole number, 0 or more", min_tokens, "try 4096")
     name = _PROFILES[smoothing, "8" if bits == "auto" else bits]
-    numerics = profile(name)
+    numerics = replace(profile(name), clusters=clusters)
     if probability != "auto":
         numerics = replace(numerics, probability=probability)
-    if clusters:
-        numerics = replace(numerics, clusters=clusters)
     after = AfterWindow.PLAIN if smoothing == "paper" else AfterWindow.ASSIGN
     schedule = Schedule(grouping_window, refresh_interval, after)
     return Settings(name, numerics, schedule, min_tokens, parse_blocks(blocks_left_alone), backend)
 
 
+def _check_choice(widget: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ParameterError(widget, f"one of {', '.join(choices)}", value, "choose one of these")
+
+
 def parse_blocks(text: str) -> frozenset[int]:
     """ "0, 1, 38-39" -> {0, 1, 38, 39}; empty text is no block. Raises ParameterError for anything else."""
+    if not isinstance(text, str):
+        raise ParameterError("blocks_left_alone", "text", text, 'write it like "0,1,38-39"')
     blocks: set[int] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
-        match = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
+        match = re.fullmatch(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last:
-            raise ParameterError("blocks_left_alone", "numbers and ranges", part, 'write them like "0,1,38-39"')
+        if not first <= last <= MAX_BLOCK:
+            rule = f"numbers and ranges up to {MAX_BLOCK}"
+            raise ParameterError("blocks_left_alone", rule, part, 'write them like "0,1,38-39"')
         blocks.update(range(first, last + 1))
     return frozenset(blocks)

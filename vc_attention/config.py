@@ -6,7 +6,7 @@ nothing, so that a node can list profiles without loading torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,14 @@ P_FORMATS = {
     "nvfp4": ("nvfp4", "none"),
     "none": ("none",),
 }
-LIMITS = {"clusters": (0, 512), "tokens_per_cluster": (1, 65536), "iterations": (1, 64), "sample_stride": (1, 64)}
+LIMITS = {
+    "clusters": (0, 512),
+    "tokens_per_cluster": (1, 65536),
+    "iterations": (1, 64),
+    "sample_stride": (1, 64),
+    "k_mean_blocks": (0, 65536),
+}
+SWITCHES = ("smooth_k", "smooth_q", "hadamard", "four_over_six")
 
 
 @dataclass(frozen=True)
@@ -119,8 +126,9 @@ class Numerics:
             value = getattr(self, name)
             if type(value) is not int or not low <= value <= high:
                 raise ParameterError(name, f"an integer in {low}..{high}", value, "choose a value in this range")
-        if self.k_mean_blocks < 0:
-            raise ParameterError("k_mean_blocks", "0 (all) or more", self.k_mean_blocks, "use 0 for the exact mean")
+        for name in SWITCHES:
+            if type(getattr(self, name)) is not bool:
+                raise ParameterError(name, "True or False", getattr(self, name), "choose one of these")
         if self.probability not in P_FORMATS[self.pv]:
             allowed = " or ".join(P_FORMATS[self.pv])
             raise ParameterError(
@@ -131,16 +139,6 @@ class Numerics:
                 raise ParameterError(
                     name, f"{needed} when probability is u8", getattr(self, name), "255 levels need it"
                 )
-
-    @property
-    def bits(self) -> int:
-        """Width of the narrowest operand, 4, 8 or 32."""
-        return min({"nvfp4": 4, "none": 32}.get(name, 8) for name in (self.qk, self.pv))
-
-    def differs_from(self, other: Numerics) -> dict[str, tuple]:
-        """{field: (own value, other's value)} for every field that differs."""
-        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
-        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 _PAPER = dict(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .config import Action
+from .errors import ParameterError
 
 # Actions that leave a new permutation behind.
 RENEWING = (Action.GROUP, Action.ASSIGN)
@@ -37,7 +38,7 @@ class Schedule:
         after_window: what happens past the window.
 
     Raises:
-        ValueError: a value outside its range; the message names the value and the remedy.
+        ParameterError: a value outside its range.
     """
 
     window: float = 0.25
@@ -45,11 +46,10 @@ class Schedule:
     after_window: AfterWindow = AfterWindow.ASSIGN
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.window <= 1.0:
-            rule = "must lie between 0 and 1 (a fraction of the schedule)"
-            raise ValueError(f"window {rule}, got {self.window}; try 0.25")
-        if self.refresh < 1:
-            raise ValueError(f"refresh must be at least 1 step, got {self.refresh}; try 4")
+        if type(self.window) not in (int, float) or not 0.0 <= self.window <= 1.0:
+            raise ParameterError("window", "a fraction of the schedule, 0 to 1", self.window, "try 0.25")
+        if type(self.refresh) is not int or self.refresh < 1:
+            raise ParameterError("refresh", "a whole number of steps, at least 1", self.refresh, "try 4")
 
     def decide(self, step: Step, last: int | None) -> Action:
         """The action of a call in `step` by a layer whose grouping was last renewed at step index `last`.

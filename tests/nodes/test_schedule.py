@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vc_pack.vc_attention.config import Action
+from vc_pack.vc_attention.errors import ParameterError
 from vc_pack.vc_attention.schedule import AfterWindow, Schedule, Step, locate, step_index
 
 
@@ -100,11 +101,13 @@ def test_a_cold_call_groups_even_past_the_window_of_the_paper():
     assert Schedule(after_window=AfterWindow.PLAIN).decide(Step(0, False), None) is Action.GROUP
 
 
-@pytest.mark.parametrize("bad", [{"window": -0.1}, {"window": 1.5}, {"window": math.nan}, {"refresh": 0}])
-def test_a_bad_setting_names_itself(bad):
-    (name, value) = next(iter(bad.items()))
-    with pytest.raises(ValueError, match=f"{name}.*{value}"):
-        Schedule(**bad)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("window", w) for w in (-0.1, 1.5, math.nan, "0.25", None)] + [("refresh", r) for r in (0, 2.5, True, None)],
+)
+def test_a_bad_setting_names_itself(name, value):
+    with pytest.raises(ParameterError, match=f"{name} must be .*{value}"):
+        Schedule(**{name: value})
 
 
 @given(st.integers(1, 60), st.floats(1.0, 16.0), st.integers(0, 59))

@@ -1,5 +1,7 @@
 """Widgets to settings, and what differs between ComfyUI versions."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from tests.nodes.test_override import make_settings
 @pytest.mark.parametrize("smoothing", SMOOTHING)
 def test_every_choice_of_width_and_smoothing_works(bits, smoothing):
     chosen = make_settings(bits=bits, smoothing=smoothing)
-    assert chosen.numerics.bits == (4 if bits == "4" else 8)
+    assert ("nvfp4" in (chosen.numerics.qk, chosen.numerics.pv)) == (bits == "4")
     assert (chosen.schedule.after_window is AfterWindow.PLAIN) == (smoothing == "paper")
 
 
@@ -40,7 +42,28 @@ def test_blocks(text, blocks):
     assert parse_blocks(text) == set(blocks)
 
 
-@pytest.mark.parametrize("text", ["a", "1;2", "3-1", "-1", "1-2-3", "1.5", "0 1"])
+@pytest.mark.parametrize(
+    ("widget", "value"),
+    [
+        *(("bits", v) for v in (8, "16", None, ["8"])),
+        *(("smoothing", v) for v in ("best", None)),
+        *(("probability", v) for v in ("u8", None)),
+        *(("backend", v) for v in ("gpu", None)),
+        *(("clusters", v) for v in (513, -1, "64", 1.5, None)),
+        *(("min_tokens", v) for v in (-1, "4096", math.nan, None)),
+        *(("blocks_left_alone", v) for v in (3, None, [0])),
+        *(("grouping_window", v) for v in (math.nan, 2.0, "0.25", None)),
+        *(("refresh_interval", v) for v in (0, 4.0, "4", None)),
+    ],
+)
+def test_a_value_that_no_widget_gives_is_refused_by_name(widget, value):
+    names = {"grouping_window": "window", "refresh_interval": "refresh"}
+    with pytest.raises(ParameterError) as caught:
+        make_settings(**{widget: value})
+    assert caught.value.parameter == names.get(widget, widget) and repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a", "1;2", "3-1", "-1", "1-2-3", "1.5", "0 1", "1000", "0-999999999999", "9" * 5000])
 def test_blocks_that_make_no_sense_say_how_to_write_them(text):
     with pytest.raises(ParameterError, match="0,1,38-39"):
         parse_blocks(text)
