@@ -34,7 +34,7 @@ def attend(
     Returns (out [B, H, Nq, D] in q's dtype, grouping for the next call or None when nothing was grouped).
     Raises ParameterError for what cannot be right, KernelUnavailable when backend is "cuda" and no kernel fits.
     """
-    check(q, k, v, grouping, backend)
+    check(q, k, v, action, grouping, backend)
     dtype, means = q.dtype, action is not Action.PLAIN
     if runs_kernels(q, k, numerics, backend):
         from . import dispatch, prepare  # they register torch operators, which the reference does not need
@@ -45,7 +45,9 @@ def attend(
         return dispatch.run(operands, numerics, dtype), grouping
     grouping = reference.group(v, numerics, action, grouping)
     operands = reference.prepare(q, k, v, numerics, None if grouping is None else grouping.perm, means)
-    return reference.attention(operands, numerics).to(dtype), grouping
+    # Rounding errors must not turn values at the end of fp16's range into infinity.
+    limit = torch.finfo(dtype).max
+    return reference.attention(operands, numerics).clamp_(-limit, limit).to(dtype), grouping
 
 
 def runs_kernels(q: torch.Tensor, k: torch.Tensor, numerics: Numerics, backend: str) -> bool:
@@ -60,8 +62,12 @@ def runs_kernels(q: torch.Tensor, k: torch.Tensor, numerics: Numerics, backend: 
     return not isinstance(found, list)
 
 
-def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grouping: Grouping | None, backend: str) -> None:
+def check(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, action: Action, grouping: Grouping | None, backend: str
+) -> None:
     """Raises ParameterError unless the call is well formed."""
+    if not isinstance(action, Action):
+        raise ParameterError("action", "an Action", action, f"pass one of {', '.join(map(str, Action))}")
     if backend not in BACKENDS:
         raise ParameterError("backend", f"one of {', '.join(BACKENDS)}", backend, "choose one of these")
     for name, x in (("q", q), ("k", k), ("v", v)):

@@ -163,6 +163,13 @@ def test_extreme_magnitudes(name, scale):
     assert out.abs().amax() <= 1.2 * min(scale * v.float().abs().amax(), 2.0**40)
 
 
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_the_largest_fp16_values_do_not_overflow(name):
+    q, k, v = (x.sign().half() * 65504 for x in random(40, 200))
+    out, _ = attend(q, k, v, numerics=PROFILES[name], action=Action.GROUP)
+    assert out.isfinite().all()
+
+
 def test_equal_keys_average_the_values():
     q, _, v = random(16, 300)
     k = torch.ones(1, 2, 300, 64, dtype=torch.bfloat16)
@@ -208,6 +215,12 @@ def test_a_malformed_call_is_named(spoil, parameter):
     with pytest.raises(ParameterError) as caught:
         attend(*spoil(*random(8, 9)), numerics=OFF, action=Action.GROUP)
     assert caught.value.parameter == parameter
+
+
+@pytest.mark.parametrize("action", ["plain", None])
+def test_an_action_that_is_none_is_named(action):
+    with pytest.raises(ParameterError, match="action must be an Action"):
+        attend(*random(8, 9), numerics=OFF, action=action)
 
 
 def test_a_grouping_of_another_shape_and_an_unknown_backend_are_named():
