@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from ..vc_attention.attention import attend
 from ..vc_attention.schedule import RENEWING
 from .compat import outside_allocation_graph
 from .routing import Call, describe, from_heads, to_heads
-from .run import KEY, Forward
+from .run import KEY, Forward, Run
 
 
 def make_override(previous=None):
@@ -20,21 +22,22 @@ def make_override(previous=None):
     """
 
     @torch.compiler.disable
-    def override(func, *args, **kwargs):
-        plan = _plan(args, kwargs)
+    def override(func, q, k, v, *args, **kwargs):
+        plan = _plan((q, k, v, *args), kwargs)
         if plan is None:
-            return previous(func, *args, **kwargs) if previous else func(*args, **kwargs)
-        q, k, v = (to_heads(t, plan[1]) for t in args[:3])
-        return _run(*plan, [q, k, v])
+            with _passing_on(kwargs):
+                return previous(func, q, k, v, *args, **kwargs) if previous else func(q, k, v, *args, **kwargs)
+        return _run(*plan, [to_heads(t, plan[1]) for t in (q, k, v)])
 
     @torch.compiler.disable
-    def override_containers(*args, **kwargs):
+    def override_containers(q, k, v, *args, **kwargs):
         # Since 0.38 models hand over boxes that hold the only reference to q, k and v, so that each is freed as soon as
         # it is quantized.
-        plan = _plan(tuple(box.peek() for box in args[:3]) + args[3:], kwargs)
+        plan = _plan((q.peek(), k.peek(), v.peek(), *args), kwargs)
         if plan is None:
-            return _pass_on_containers(previous, args, kwargs)
-        return _run(*plan, [to_heads(box.take(), plan[1]) for box in args[:3]])
+            with _passing_on(kwargs):
+                return _pass_on_containers(previous, (q, k, v, *args), kwargs)
+        return _run(*plan, [to_heads(box.take(), plan[1]) for box in (q, k, v)])
 
     override.container_function = override_containers
     override.vc_attention_previous = previous
@@ -45,14 +48,33 @@ def _plan(args: tuple, kwargs: dict) -> tuple[Forward, Call, object] | None:
     """(forward, call, layer) of a call that runs here, or None; counts the calls that do not by reason."""
     options = kwargs.get("transformer_options") or {}
     forward = options.get(KEY)
-    if not isinstance(forward, Forward):
-        return None  # no sampling run of a patched model: nothing to count for
+    if isinstance(forward, Run):
+        forward.report.leave_alone("not in a step of the model that was patched")
+    if not isinstance(forward, Forward) or forward.passing_on:
+        return None
     call = describe(*args, **kwargs)
     layer, reason = forward.route(call, options)
     if reason is not None:
         forward.run.report.leave_alone(reason)
         return None
     return forward, call, layer
+
+
+@contextlib.contextmanager
+def _passing_on(kwargs: dict):
+    """While the override underneath has a call, a patch further below leaves it alone: it was judged and counted here.
+
+    That happens where another node's override lies between two patches of one model.
+    """
+    forward = (kwargs.get("transformer_options") or {}).get(KEY)
+    if not isinstance(forward, Forward) or forward.passing_on:
+        yield
+        return
+    forward.passing_on = True
+    try:
+        yield
+    finally:
+        forward.passing_on = False
 
 
 def _run(forward: Forward, call: Call, layer: object, qkv: list[torch.Tensor]) -> torch.Tensor:

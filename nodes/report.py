@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import Counter
 
 logger = logging.getLogger(__name__)
 
 EVENT = "vc_attention.report"
+NO_CALLS = "no call arrived: another node after this one took over the model's attention"
+NO_FORWARDS = "the model was not evaluated"
 
 
 class Report:
@@ -69,13 +72,13 @@ class Report:
         if self.stopped_early:
             lines[0] += " (stopped early)"
         if not self.kernels and not self.left_alone:
-            lines.append("no call arrived: another node after this one took over the model's attention")
+            lines.append(NO_CALLS if self.forwards else NO_FORWARDS)
         lines += [f"with {kernel}: {count}" for kernel, count in self.kernels.most_common()]
         if self.actions:
             lines.append(", ".join(f"{action} {count}" for action, count in sorted(self.actions.items())))
             lines.append(f"grouping state: {self.state_bytes / 2**20:.1f} MiB")
         if self.rows_unkept:
-            lines.append(f"{self.rows_unkept} groupings did not fit in memory and are made anew at every call")
+            lines.append(f"{self.rows_unkept} times a grouping did not fit in memory, so that the next call groups anew")
         lines += [f"left alone: {reason}: {count}" for reason, count in self.left_alone.most_common()]
         return "\n".join(lines)
 
@@ -90,8 +93,5 @@ def show(report: Report, node_id: str | None) -> None:
 
 
 def _server():
-    try:
-        from server import PromptServer  # ComfyUI's own; absent where its samplers are used as a library
-    except ImportError:
-        return None
-    return getattr(PromptServer, "instance", None)
+    server = sys.modules.get("server")  # ComfyUI's own; never imported where its samplers are used as a library
+    return getattr(getattr(server, "PromptServer", None), "instance", None)

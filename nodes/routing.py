@@ -16,12 +16,13 @@ KNOWN_OPTIONS = {"transformer_options", "_inside_attn_wrapper", "low_precision_a
 class Call:
     """One attention call as ComfyUI makes it, without its tensors.
 
-    q, k, v: shapes [B, H, N, D]; k and v keep their own head counts. layout: "BHND" or "BNC" (heads inside channels).
+    q, k, v: shapes [B, H, N, D], () for a tensor of another rank; k and v keep their own head counts.
+    layout: "BHND" or "BNC" (heads inside channels).
     """
 
-    q: tuple[int, int, int, int]
-    k: tuple[int, int, int, int]
-    v: tuple[int, int, int, int]
+    q: tuple[int, ...]
+    k: tuple[int, ...]
+    v: tuple[int, ...]
     layout: str
     skip_output_reshape: bool
     dtypes: frozenset[torch.dtype]
@@ -49,6 +50,8 @@ def describe(
     dim = q.shape[-1] if skip_reshape else q.shape[-1] // heads
 
     def shape(t: torch.Tensor) -> tuple[int, ...]:
+        if t.dim() != (4 if skip_reshape else 3):
+            return ()
         if skip_reshape:
             return tuple(t.shape)
         own = heads if t.shape[-1] == q.shape[-1] else max(1, t.shape[-1] // max(1, dim))
@@ -77,6 +80,8 @@ def why_not_dense(call: Call, text_length: int | None = None) -> str | None:
     text_length: number of text tokens where the model attends to them in calls of their own. Such a call with as many
     queries as keys cannot be told from self-attention, so it counts as cross-attention.
     """
+    if () in (call.q, call.k, call.v):
+        return "tensors of unusual rank"
     if call.masked:
         return "masked"
     if call.q[2] != call.k[2] or call.k[2] == text_length:
@@ -85,6 +90,8 @@ def why_not_dense(call: Call, text_length: int | None = None) -> str | None:
         return "grouped-query heads"
     if call.q != call.k or call.k != call.v:
         return "q, k and v of different shapes"
+    if 0 in call.q[:3]:
+        return "no tokens"
     if call.q[3] not in HEAD_DIMS:
         return f"head size {call.q[3]} ({' and '.join(map(str, HEAD_DIMS))} are supported)"
     if call.full_precision:

@@ -85,7 +85,8 @@ class Run:
 class Forward:
     """One call of the diffusion model within a run: its step, and whose rows its batch holds.
 
-    conditions: one id per chunk of the batch, in order. window: id of the context window, or None.
+    conditions: one id per chunk of the batch, in order. window: id of the context window, or None. passing_on: whether
+    a call of this forward is with the override underneath.
     """
 
     def __init__(self, run: Run, step: Step, model: ModelRow, transformer: object, options: dict, text_length) -> None:
@@ -98,6 +99,7 @@ class Forward:
         window = options.get("context_window")
         frames = getattr(window, "index_list", None)
         self.window = window if frames is None else (getattr(window, "dim", None), tuple(frames))
+        self.passing_on = False
         self._ordinals: Counter[Hashable] = Counter()
 
     def __deepcopy__(self, memo: dict) -> Forward:
@@ -160,9 +162,10 @@ def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, t
     """
     options = transformer_options or {}
     run = options.get(KEY)
-    if isinstance(run, Run) and "sample_sigmas" in options:
+    schedule = options.get("sample_sigmas")  # absent where something other than a sampler evaluates the model
+    if isinstance(run, Run) and schedule is not None:
         sigma = options["sigmas"] if "sigmas" in options else t
-        step = locate(float(sigma.flatten()[0]), run.sigmas(options["sample_sigmas"]), run.window_sigma)
+        step = locate(float(sigma.flatten()[0]), run.sigmas(schedule), run.window_sigma)
         transformer = getattr(executor.class_obj, "diffusion_model", None)
         model = row_for(transformer) if transformer is not None else GENERIC
         text_length = None if c_crossattn is None else c_crossattn.shape[1]

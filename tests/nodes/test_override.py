@@ -200,6 +200,50 @@ def test_a_second_patch_replaces_the_first(spy, reports, version):
     assert len(reports) == 1 and reports[0].left_alone == {"block left alone": 8, "cross-attention": 16}
 
 
+def test_a_call_is_judged_once_though_another_override_lies_between_two_patches(spy, reports, version):
+    model = WanModel(fakes.Attention(version), blocks=3)
+    once = patched(fakes.Patcher(model, version), make_settings(blocks_left_alone="0"), "1")
+    options = once.model_options["transformer_options"]
+    under, seen = options[OVERRIDE], []
+    options[OVERRIDE] = lambda func, *args, **kwargs: seen.append(1) or under(func, *args, **kwargs)
+    twice = patched(once, make_settings(blocks_left_alone="1"), "2")
+    fakes.sample(twice, SIGMAS, model)
+    (report,) = reports
+    assert report.actions.total() == len(spy) == 16  # blocks 0 and 2
+    assert report.left_alone == {"block left alone": 8, "cross-attention": 24} and len(seen) == 32
+
+
+def test_q_k_and_v_may_come_by_name(spy, reports, version):
+    attention = fakes.Attention(version)
+
+    def model(x, sigma, options):
+        q = torch.randn(1, 32, 256)
+        override = options[OVERRIDE]
+        for text in (q, q[:, :8]):
+            override(attention.backend, q=q, k=text, v=text, heads=2, transformer_options=options)
+
+    fakes.sample(patched(fakes.Patcher(model, version), make_settings(), None), SIGMAS, model)
+    assert len(spy) == 8 and attention.calls == 8
+
+
+@pytest.mark.parametrize("absent", ["sample_sigmas", "wrapper"])
+def test_calls_outside_a_known_step_are_left_alone_and_counted(spy, reports, absent):
+    """Without the sampler's sigmas, or by a control network, which ComfyUI calls before the model itself."""
+    model = WanModel(fakes.Attention())
+    clone = patched(fakes.Patcher(model), make_settings(), None)
+    if absent == "wrapper":
+        clone.wrappers.pop("apply_model")
+    schedule = [(s, {"sample_sigmas": None}) for s in SIGMAS[:2]] if absent == "sample_sigmas" else None
+    fakes.sample(clone, SIGMAS[:3], model, schedule)
+    assert not spy and reports[0].left_alone == {"not in a step of the model that was patched": 8}
+
+
+def test_a_run_that_never_reached_the_model_blames_nobody(spy, reports):
+    model = WanModel(fakes.Attention())
+    fakes.sample(patched(fakes.Patcher(model), make_settings(), None), [1.0], model)
+    assert reports[0].text().endswith("the model was not evaluated")
+
+
 @pytest.mark.parametrize("numbered", [False, True])
 def test_blocks_left_alone_do_not_shift_the_others(spy, reports, numbered):
     model = WanModel(fakes.Attention(), blocks=4, numbered=numbered)
@@ -378,6 +422,25 @@ def test_a_failing_kernel_is_an_error_not_a_silent_fallback(reports, monkeypatch
     with pytest.raises(RuntimeError, match="kernel failed"):
         fakes.sample(patched(fakes.Patcher(model), make_settings(), None), SIGMAS, model)
     assert reports[0].stopped_early
+
+
+def test_an_error_of_the_override_underneath_leaves_the_next_call_ours(spy, reports):
+    model, failed = WanModel(fakes.Attention(), blocks=1), []
+
+    def before(func, *args, **kwargs):
+        raise RuntimeError("theirs")
+
+    def forgiving(x, sigma, options):
+        for _ in range(2):
+            try:
+                model(x, sigma, options)
+            except RuntimeError:
+                failed.append(sigma)
+
+    patcher = fakes.Patcher(model)
+    patcher.model_options["transformer_options"][OVERRIDE] = before
+    fakes.sample(patched(patcher, make_settings(), None), SIGMAS[-2:], forgiving)
+    assert len(failed) == 2 and len(spy) == 2
 
 
 @pytest.mark.parametrize(("backend", "keys"), [("auto", 32), ("cuda", None)])

@@ -42,6 +42,13 @@ CASES = {
     "unknown option is_causal": dict(args=tensors(), is_causal=True),
     "q, k and v of different types or devices": dict(args=[*tensors()[:2], tensors(dtype=torch.bfloat16)[2]]),
     "data type torch.float64": dict(args=tensors(dtype=torch.float64)),
+    "no tokens": dict(args=tensors((1, 0, 256))),
+    "no tokens ": dict(args=tensors((0, 32, 256))),
+    "no tokens  ": dict(args=tensors((1, 0, 32, 128)), skip_reshape=True),
+    "tensors of unusual rank": dict(args=tensors((32, 256))),
+    "tensors of unusual rank ": dict(args=tensors((1, 1, 32, 256))),
+    "tensors of unusual rank  ": dict(args=tensors((1, 32, 256)), skip_reshape=True),
+    "tensors of unusual rank   ": dict(args=tensors(k=(32, 256))),
     "gradients needed": dict(args=[tensors()[0].requires_grad_(), *tensors()[1:]]),
 }
 

@@ -4,6 +4,7 @@ import { app } from "../../../scripts/app.js";
 import { api } from "../../../scripts/api.js";
 import { ComfyWidgets } from "../../../scripts/widgets.js";
 
+const TYPE = "VCAttentionPatch";
 const NAME = "last run";
 const LINE_HEIGHT = 15;
 const LINE_LENGTH = 52; // characters that fit beside each other on a node of the usual width
@@ -41,11 +42,11 @@ function show(node, text) {
     node.setDirtyCanvas(true, true);
 }
 
-function onReport({ node: id, text, calls_accelerated: accelerated }) {
+function onReport({ node: id, text, calls_accelerated: accelerated, stopped_early: stoppedEarly }) {
     const node = findNode(id);
-    if (!node) return;
+    if (node?.type !== TYPE) return; // another workflow was opened during the run, where the number is another node's
     show(node, text);
-    if (accelerated === 0) {
+    if (accelerated === 0 && !stoppedEarly) {
         const summary = "VC-Attention took over nothing";
         const detail = text.split("\n").slice(1).join("\n");
         app.extensionManager.toast.add({ severity: "warn", summary, detail, life: 12000 });
