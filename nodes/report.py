@@ -78,7 +78,7 @@ class Report:
             lines.append(", ".join(f"{action} {count}" for action, count in sorted(self.actions.items())))
             lines.append(f"grouping state: {self.state_bytes / 2**20:.1f} MiB")
         if self.rows_unkept:
-            lines.append(f"{self.rows_unkept} times a grouping did not fit in memory, so that the next call groups anew")
+            lines.append(f"{self.rows_unkept} times a grouping did not fit in memory: the next call groups anew")
         lines += [f"left alone: {reason}: {count}" for reason, count in self.left_alone.most_common()]
         return "\n".join(lines)
 
