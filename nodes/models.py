@@ -47,6 +47,7 @@ MODELS = (WAN, HUNYUAN)
 
 
 def row_for(transformer: object) -> ModelRow:
-    """The row of a diffusion model; GENERIC when no row knows it."""
-    names = {cls.__name__ for cls in type(transformer).__mro__}
+    """The row of a diffusion model, compiled by torch or not; GENERIC when no row knows it."""
+    original = getattr(transformer, "_orig_mod", transformer)
+    names = {cls.__name__ for cls in type(original).__mro__}
     return next((row for row in MODELS if row.transformer in names), GENERIC)

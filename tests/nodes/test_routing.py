@@ -129,6 +129,11 @@ def test_model_rows_are_found_through_base_classes():
     assert models.row_for(object()) is models.GENERIC
 
 
+def test_a_compiled_model_is_still_known():
+    module = type("WanModel", (torch.nn.Module,), {"forward": lambda self, x: x})()
+    assert models.row_for(torch.compile(module, backend="eager")) is models.WAN
+
+
 @pytest.mark.parametrize(
     ("row", "transformer", "block_type", "block_index", "ordinal", "number"),
     [
