@@ -107,7 +107,7 @@ class _Stamps:
 
     def __init__(self, path: Path):
         self.path = path
-        self.done = json.loads(path.read_text()) if path.exists() else {}
+        self.done = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     def step(self, name: str, fingerprint: str, action) -> None:
         if self.done.get(name) == fingerprint:
@@ -120,7 +120,9 @@ class _Stamps:
         for later in names[names.index(name) + 1 :] if name in names else []:
             del self.done[later]
         self.done[name] = fingerprint
-        self.path.write_text(json.dumps(self.done, indent=1))
+        unfinished = self.path.with_suffix(".new")  # an interruption must not leave half a file
+        unfinished.write_text(json.dumps(self.done, indent=1), encoding="utf-8")
+        unfinished.replace(self.path)
         print(f"environment: {name}: done in {time.monotonic() - started:.0f} s", flush=True)
 
 
@@ -185,7 +187,7 @@ def _mend_torch_companions() -> None:
     site = next((HOME / "venv").glob("**/site-packages"))
     if not _imports("torchvision"):
         for name in ("_meta_registrations.py", "_autograd_registrations.py"):
-            (site / "torchvision" / name).write_text("")
+            (site / "torchvision" / name).write_text("", encoding="utf-8")
     if not _imports("torchaudio"):
         for library in (site / "torchaudio" / "lib").glob("*.so"):
             library.unlink()

@@ -49,7 +49,7 @@ def free_memory_gb() -> float | None:
     if sys.platform == "win32":
         return _windows_free_gb()
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) / 2**20
     except (OSError, ValueError):
