@@ -121,6 +121,21 @@ def test_says_so_when_nothing_was_taken_over(canvas):
         close.click()
 
 
+def test_a_report_does_not_land_on_another_workflows_node_of_the_same_number(canvas):
+    """Another workflow may be open when a run ends."""
+    counts = canvas.page.evaluate("""type => {
+        const nodes = ['EmptyLatentImage', type].map(name => LiteGraph.createNode(name));
+        nodes.forEach(node => app.graph.add(node));
+        const before = nodes.map(node => node.widgets.length);
+        for (const node of [...nodes, {id: '99:1'}, {id: 'none'}]) {
+            const detail = {node: String(node.id), text: 'what ran', calls_accelerated: 1};
+            app.api.dispatchEvent(new CustomEvent('vc_attention.report', {detail}));
+        }
+        return nodes.map((node, i) => node.widgets.length - before[i]);
+    }""", PATCH)
+    assert counts == [0, 1]
+
+
 def test_the_help_page_opens(canvas):
     canvas.add_patch()
     spot = canvas.focus_first_patch(1.0)
