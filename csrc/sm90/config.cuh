@@ -41,9 +41,11 @@ struct Config {
     static constexpr int kBlockN = kTile;
     static constexpr int kStepTiles = 2;  // tiles whose codes share a reference and an accumulator
     static constexpr int kStages = 4;     // tiles in flight: two steps
-    // 65,536 registers, the launch gives every thread the same: the producer hands its share over.
+    // The launch gives each of 384 threads 168 registers, and consumers get no more than the producer gives back: with 32
+    // here they would wait for ever.
     static constexpr int kConsumerRegisters = 240;
-    static constexpr int kProducerRegisters = 32;
+    static constexpr int kProducerRegisters = 24;
+    static_assert(kWarpgroups * (kConsumerRegisters - 168) <= 168 - kProducerRegisters, "setmaxnreg would hang");
 
     // Cheaper than reading Q again in every step, where registers allow it.
     static constexpr bool kQueriesInRegisters = kExpCast;
