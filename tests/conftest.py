@@ -3,9 +3,16 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tools import environment
+
+# How long an example takes is the machine's affair, which may be busy with other work.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
 
 STAND_INS = environment.TOOLS / "stand_ins"
 

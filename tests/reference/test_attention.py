@@ -87,7 +87,7 @@ def test_without_quantization_it_is_attention_at_every_length(dim):
     assert worst < 1e-6
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 400),
     st.integers(1, 400),
