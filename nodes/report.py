@@ -12,6 +12,7 @@ logger = logging.getLogger(__name__)
 EVENT = "vc_attention.report"
 NO_CALLS = "no call arrived: another node after this one took over the model's attention"
 NO_FORWARDS = "the model was not evaluated"
+WORDS = {"group": "formed", "assign": "renewed", "reuse": "kept", "plain": "without averages"}  # grouping actions
 
 
 class Report:
@@ -75,8 +76,9 @@ class Report:
             lines.append(NO_CALLS if self.forwards else NO_FORWARDS)
         lines += [f"with {kernel}: {count}" for kernel, count in self.kernels.most_common()]
         if self.actions:
-            lines.append(", ".join(f"{action} {count}" for action, count in sorted(self.actions.items())))
-            lines.append(f"grouping state: {self.state_bytes / 2**20:.1f} MiB")
+            counts = (f"{word} {self.actions[action]}" for action, word in WORDS.items() if self.actions[action])
+            lines.append(f"groups: {', '.join(counts)}")
+            lines.append(f"memory for groups: {self.state_bytes / 2**20:.1f} MiB")
         if self.rows_unkept:
             lines.append(f"{self.rows_unkept} times a grouping did not fit in memory: the next call groups anew")
         lines += [f"left alone: {reason}: {count}" for reason, count in self.left_alone.most_common()]

@@ -238,6 +238,21 @@ def test_calls_outside_a_known_step_are_left_alone_and_counted(spy, reports, abs
     assert not spy and reports[0].left_alone == {"not in a step of the model that was patched": 8}
 
 
+@pytest.mark.parametrize(
+    ("smoothing", "line"),
+    [("balanced", "groups: formed 2, renewed 2, kept 12"), ("paper", "groups: formed 2, kept 2, without averages 12")],
+)
+def test_the_report_says_in_words_what_became_of_the_groups(spy, reports, smoothing, line):
+    model = WanModel(fakes.Attention())
+    fakes.sample(patched(fakes.Patcher(model), make_settings(smoothing=smoothing), None), SIGMAS, model)
+    lines = reports[0].text().splitlines()
+    assert line in lines and "memory for groups: 0.0 MiB" in lines
+
+
+def test_every_action_has_a_word():
+    assert set(report.WORDS) == {action.value for action in Action}
+
+
 def test_a_run_that_never_reached_the_model_blames_nobody(spy, reports):
     model = WanModel(fakes.Attention())
     fakes.sample(patched(fakes.Patcher(model), make_settings(), None), [1.0], model)
