@@ -52,7 +52,7 @@ class Params:
         return letter, int(match[2] or 0), size, size
 
     def pack(self, **values: Any) -> bytes:
-        """The struct's bytes, `size` of them, from a value for every field. ParameterError names the one that is wrong."""
+        """The struct as `size` bytes, from a value for every field. ParameterError names the one that is wrong."""
         if values.keys() != self._fields.keys():
             odd = sorted(values.keys() ^ self._fields.keys())
             raise ParameterError("values", f"the fields {', '.join(self._fields)}", odd, "give each of them once")
