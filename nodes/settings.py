@@ -51,8 +51,8 @@ def settings(
 ) -> Settings:
     """Settings from the node's widgets; "auto" bits are 8.
 
-    Raises ParameterError, which names the widget and the remedy: ComfyUI checks what is typed into a widget, not what
-    another node or a script feeds it.
+    Raises ParameterError, which names the widget and the remedy: ComfyUI checks neither what another node feeds into a
+    widget nor, in a script's prompt, choices and NaN.
     """
     _check_choice("bits", bits, BITS)
     _check_choice("smoothing", smoothing, SMOOTHING)
@@ -71,7 +71,7 @@ def settings(
 
 def _check_choice(widget: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ParameterError(widget, f"one of {', '.join(choices)}", value, "choose one of these")
+        raise ParameterError(widget, f"one of {', '.join(map(repr, choices))}", value, "choose one of these")
 
 
 def parse_blocks(text: str) -> frozenset[int]:

@@ -41,6 +41,8 @@ def test_a_list_of_blocks_may_come_from_another_node(comfy_server):
     [
         ({"backend": "cuda"}, "install.py"),
         ({"probability": "exact", "smoothing": "quality"}, "probability must be"),
+        ({"bits": 8}, "bits must be one of 'auto', '8', '4', got 8"),
+        ({"grouping_window": float("nan")}, "window must be a fraction"),
     ],
 )
 def test_settings_that_cannot_work_fail_at_the_node_not_in_sampling(comfy_server, changes, message):
