@@ -79,7 +79,8 @@ class KernelSpec:
 def _hopper(head_dim: int, probability: str, p_scale: str) -> KernelSpec:
     return KernelSpec(
         f"attention_sm90_{probability}", "sm90", ((9, 0),), head_dim, probability, p_scale,
-        block_m=128, block_n=256, threads=384, stages=4, minimum_tokens=8192,
+        block_m=128, block_n=256, threads=384, stages=4,
+        minimum_tokens=12288 if probability == "expcast" else 16384,
     )  # fmt: skip
 
 

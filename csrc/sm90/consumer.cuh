@@ -204,10 +204,10 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < kRegistersO; ++i) o[i] *= factor[i >> 1 & 1];
         if (C::kMean) {
-#pragma unroll 1
-            for (int c = 0; c < 8; ++c) {
-                const float2 sums = load_shared_v2(tile_sums_address(4 * c));
-                store_shared_v2(tile_sums_address(4 * c), sums.x * factor[0], sums.y * factor[1]);
+#pragma unroll 1  // few registers, as the scores are all alive
+            for (u32 at = tile_sums_address(0); at < C::kTileSums + 8 * C::kTileSumsChunk; at += C::kTileSumsChunk) {
+                store_shared(at, __float_as_uint(load_shared(at) * factor[0]));
+                store_shared(at + 4, __float_as_uint(load_shared(at + 4) * factor[1]));
             }
         }
     }
