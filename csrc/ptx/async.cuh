@@ -60,8 +60,10 @@ __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
 
 // Global to shared; both addresses and `bytes` are multiples of 16.
 __device__ __forceinline__ void bulk_copy(u32 target, const void* source, u32 bytes, u32 barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target), "l"(source), "r"(bytes), "r"(barrier)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+        "l"(source), "r"(bytes), "r"(barrier)
+        : "memory");
 }
 
 template <int kRegisters>

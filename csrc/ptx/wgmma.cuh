@@ -43,41 +43,48 @@ __device__ __forceinline__ void wgmma_landed(float (&d)[kCount]) {
 }
 
 // Operand lists. The accumulators come first, so the remaining operands are numbered from their count on.
-#define VC_LIST_32                                                                                        \
+#define VC_LIST_32                                                                                         \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
     "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define VC_LIST_36 VC_LIST_32 ", %32, %33, %34, %35"
-#define VC_LIST_64                                                                                         \
-    VC_LIST_36 ", %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
-               "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define VC_LIST_64                                                                                     \
+    VC_LIST_36                                                                                         \
+        ", %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
+        "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define VC_LIST_68 VC_LIST_64 ", %64, %65, %66, %67"
-#define VC_LIST_128 VC_LIST_68 ", %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define VC_LIST_128                                                                                                    \
+    VC_LIST_68                                                                                                         \
+        ", %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, "  \
+        "%89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, "      \
+        "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, " \
+        "%126, %127"
 #define VC_BIND_4(c, d, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define VC_BIND_16(c, d, i) VC_BIND_4(c, d, i), VC_BIND_4(c, d, i + 4), VC_BIND_4(c, d, i + 8), VC_BIND_4(c, d, i + 12)
 #define VC_BIND_32(c, d) VC_BIND_16(c, d, 0), VC_BIND_16(c, d, 16)
 #define VC_BIND_36(c, d) VC_BIND_32(c, d), VC_BIND_4(c, d, 32)
 #define VC_BIND_64(c, d) VC_BIND_32(c, d), VC_BIND_16(c, d, 32), VC_BIND_16(c, d, 48)
 #define VC_BIND_68(c, d) VC_BIND_64(c, d), VC_BIND_4(c, d, 64)
-#define VC_BIND_128(c, d) VC_BIND_64(c, d), VC_BIND_16(c, d, 64), VC_BIND_16(c, d, 80), VC_BIND_16(c, d, 96), VC_BIND_16(c, d, 112)
+#define VC_BIND_128(c, d) \
+    VC_BIND_64(c, d), VC_BIND_16(c, d, 64), VC_BIND_16(c, d, 80), VC_BIND_16(c, d, 96), VC_BIND_16(c, d, 112)
 
 // Both operands in shared memory; %a, %b, %p: numbers of the operands after the accumulators.
-#define VC_WGMMA_SS(name, type, c, count, a, b, p, instruction, tail)                                      \
-    template <bool kAccumulate>                                                                            \
-    __device__ __forceinline__ void name(type(&d)[count], u64 left, u64 right) {                           \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, " p ", 0; wgmma.mma_async.sync.aligned." instruction  \
-                     " {" VC_LIST_##count "}, " a ", " b ", p" tail "; }"                                  \
-                     : VC_BIND_##count(c, d)                                                               \
-                     : "l"(left), "l"(right), "n"((int)kAccumulate));                                      \
+#define VC_WGMMA_SS(name, type, c, count, a, b, p, instruction, tail)                                     \
+    template <bool kAccumulate>                                                                           \
+    __device__ __forceinline__ void name(type(&d)[count], u64 left, u64 right) {                          \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, " p ", 0; wgmma.mma_async.sync.aligned." instruction \
+                     " {" VC_LIST_##count "}, " a ", " b ", p" tail "; }"                                 \
+                     : VC_BIND_##count(c, d)                                                              \
+                     : "l"(left), "l"(right), "n"((int)kAccumulate));                                     \
     }
 
 // A in registers: a[0], a[1] rows g and g + 8 of the first half of K, a[2], a[3] of the second.
-#define VC_WGMMA_RS(name, type, size, c, count, a0, a1, a2, a3, b, p, instruction, tail)                   \
-    template <bool kAccumulate>                                                                            \
-    __device__ __forceinline__ void name(type(&d)[size], const u32* a, u64 right) {                        \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, " p ", 0; wgmma.mma_async.sync.aligned." instruction  \
-                     " {" VC_LIST_##count "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b ", p" tail "; }"       \
-                     : VC_BIND_##count(c, d)                                                               \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right), "n"((int)kAccumulate));     \
+#define VC_WGMMA_RS(name, type, size, c, count, a0, a1, a2, a3, b, p, instruction, tail)                  \
+    template <bool kAccumulate>                                                                           \
+    __device__ __forceinline__ void name(type(&d)[size], const u32* a, u64 right) {                       \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, " p ", 0; wgmma.mma_async.sync.aligned." instruction \
+                     " {" VC_LIST_##count "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b ", p" tail "; }"      \
+                     : VC_BIND_##count(c, d)                                                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right), "n"((int)kAccumulate));    \
     }
 #define VC_WGMMA_RS_32(name, type, size, c, instruction, tail) \
     VC_WGMMA_RS(name, type, size, c, 32, "%32", "%33", "%34", "%35", "%36", "%37", instruction, tail)

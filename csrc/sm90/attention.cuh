@@ -88,7 +88,7 @@ __device__ __forceinline__ void attention(const AttentionParams& p) {
 }
 
 // One kernel per configuration, named vc_attention_sm90_d<head_dim>_<probability>_<reference>_<mean | plain>.
-#define VC_ATTENTION(name, head_dim, probability, running, mean)                                                   \
-    extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ AttentionParams p) {         \
-        attention<Config<head_dim, Probability::probability, running, mean>>(p);                                   \
+#define VC_ATTENTION(name, head_dim, probability, running, mean)                                           \
+    extern "C" __global__ void __launch_bounds__(384, 1) name(const __grid_constant__ AttentionParams p) { \
+        attention<Config<head_dim, Probability::probability, running, mean>>(p);                           \
     }

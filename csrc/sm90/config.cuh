@@ -5,14 +5,14 @@
 
 // All operands as in csrc/README.md, Z = B * H.
 struct AttentionParams {
-    const u8* q_codes;     // [Z, nQ, 128, D]
-    const float* q_scale;  // [Z, nQ * 128]
-    const u8* k_codes;     // [Z, nK, 128, D]
-    const float* k_scale;  // [Z, nK, 4]
-    const u8* v_codes;     // [Z, nK, D, 128]
-    const float* v_scale;  // [Z, D] (E4M3) or [Z, nK, D] (INT8)
-    const float* v_mean;   // [Z, ceil(nK / 32), D, 32]; not read by kernels without means
-    void* out;             // [B, H, Nq, D] with the strides below, channels next to each other
+    const u8* q_codes;                             // [Z, nQ, 128, D]
+    const float* q_scale;                          // [Z, nQ * 128]
+    const u8* k_codes;                             // [Z, nK, 128, D]
+    const float* k_scale;                          // [Z, nK, 4]
+    const u8* v_codes;                             // [Z, nK, D, 128]
+    const float* v_scale;                          // [Z, D] (E4M3) or [Z, nK, D] (INT8)
+    const float* v_mean;                           // [Z, ceil(nK / 32), D, 32]; not read by kernels without means
+    void* out;                                     // [B, H, Nq, D] with the strides below, channels next to each other
     i64 out_stride_b, out_stride_h, out_stride_n;  // in elements
     int heads, seqlen_q, seqlen_k;
     float score_scale;  // scores in log2 units = dot * q_scale * k_scale * score_scale
@@ -41,8 +41,8 @@ struct Config {
     static constexpr int kBlockN = kTile;
     static constexpr int kStepTiles = 2;  // tiles whose codes share a reference and an accumulator
     static constexpr int kStages = 4;     // tiles in flight: two steps
-    // The launch gives each of 384 threads 168 registers, and consumers get no more than the producer gives back: with 32
-    // here they would wait for ever.
+    // The launch gives each of 384 threads 168 registers, and consumers get no more than the producer gives back: with
+    // 32 here they would wait for ever.
     static constexpr int kConsumerRegisters = 240;
     static constexpr int kProducerRegisters = 24;
     static_assert(kWarpgroups * (kConsumerRegisters - 168) <= 168 - kProducerRegisters, "setmaxnreg would hang");
@@ -79,10 +79,12 @@ struct Config {
     static constexpr u32 kK = kQ + kWarpgroups * kQTile;
     static constexpr u32 kV = kK + kStages * kKTile;
     static constexpr u32 kMeans = kV + kStages * kVStage;
-    static constexpr u32 kTileSums = kMeans + (kMean ? kMeanImage : 0);  // [8][consumer thread] float2, see restore_means
+    static constexpr u32 kTileSums =
+        kMeans + (kMean ? kMeanImage : 0);  // [8][consumer thread] float2, see restore_means
     static constexpr u32 kTileSumsChunk = kWarpgroups * 128 * 8;
     static constexpr u32 kVScale = kTileSums + (kMean ? 8 * kTileSumsChunk : 0);
-    static constexpr u32 kVUnits = kVScale + kStages * kVScaleStage;  // [D] units of O per natural unit, see restore_means
+    static constexpr u32 kVUnits =
+        kVScale + kStages * kVScaleStage;  // [D] units of O per natural unit, see restore_means
     static constexpr u32 kQScale = kVUnits + kHeadDim * 4;
     static constexpr u32 kKScale = kQScale + kBlockM * 4;
     static constexpr u32 kBarriers = kKScale + kStages * kKScaleStage;

@@ -37,7 +37,8 @@ struct Consumer {
     float o[kRegistersO];
     u32 q[C::kHeadDim / 32][4];  // A fragments of Q, unless C leaves it in shared memory
 
-    __device__ __forceinline__ Consumer(const AttentionParams& params_, int warpgroup_) : params(params_), warpgroup(warpgroup_), lane(threadIdx.x & 31) {
+    __device__ __forceinline__ Consumer(const AttentionParams& params_, int warpgroup_)
+        : params(params_), warpgroup(warpgroup_), lane(threadIdx.x & 31) {
 #pragma unroll
         for (int i = 0; i < kRegistersO; ++i) o[i] = 0.f;
         softmax.running_max[0] = softmax.running_max[1] = -1e30f;
@@ -91,11 +92,13 @@ struct Consumer {
     template <bool kMasks>
     __device__ __forceinline__ void take_scores(int tile, int (&s)[128]) {
         wgmma_landed(s);
-        const u32 q_scales = C::kQScale + 4 * row(), k_scales = C::kKScale + stage(tile) * C::kKScaleStage + 4 * (lane & 3);
+        const u32 q_scales = C::kQScale + 4 * row(),
+                  k_scales = C::kKScale + stage(tile) * C::kKScaleStage + 4 * (lane & 3);
         const float q_scale[2] = {load_shared(q_scales), load_shared(q_scales + 32)};
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const float k_scale = load_shared(k_scales + i * C::kKScaleStage) * (params.score_scale * C::kStepsPerOctave);
+            const float k_scale =
+                load_shared(k_scales + i * C::kKScaleStage) * (params.score_scale * C::kStepsPerOctave);
             softmax.template set_slope<kMasks>(i, q_scale, k_scale);
         }
         release_step(C::kKEmpty, tile);

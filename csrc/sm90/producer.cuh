@@ -41,7 +41,8 @@ __device__ __forceinline__ void produce(const AttentionParams& p, int q_tile, in
         mbarrier_expect(C::kVFull + 8 * stage, C::kVTile + C::kVScaleStage);
         bulk_copy(C::kV + stage * C::kVStage, v_codes + (i64)t * C::kVTile, C::kVTile, C::kVFull + 8 * stage);
         if (C::kInt8Values) {
-            bulk_copy(C::kVScale + stage * C::kVScaleStage, v_scale + (i64)t * C::kHeadDim, C::kVScaleStage, C::kVFull + 8 * stage);
+            bulk_copy(C::kVScale + stage * C::kVScaleStage, v_scale + (i64)t * C::kHeadDim, C::kVScaleStage,
+                      C::kVFull + 8 * stage);
         }
         // Halfway through a group, so that the wait inside never holds up K and V.
         const int place = i % C::kMeanTiles;

@@ -52,7 +52,8 @@ struct Softmax {
                 top[tile] = max(low, high);
             }
             // Key groups have scales of their own, so maxima meet in scaled units.
-            row_max[r] = fmaxf((__int_as_float(top[0]) - kMagic) * slope[0][r], (__int_as_float(top[1]) - kMagic) * slope[1][r]);
+            row_max[r] =
+                fmaxf((__int_as_float(top[0]) - kMagic) * slope[0][r], (__int_as_float(top[1]) - kMagic) * slope[1][r]);
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -91,7 +92,7 @@ struct Softmax {
                 }
                 if (!C::kExpCast) sum[tile][r] += (e[0] + e[1]) + (e[2] + e[3]);
                 p[2 * k + r] = C::kProbability == Probability::kExact ? pack_e4m3x4(e[0], e[1], e[2], e[3])
-                                                                     : pack_u8x4(e[0], e[1], e[2], e[3]);
+                                                                      : pack_u8x4(e[0], e[1], e[2], e[3]);
             }
         }
     }
