@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from ..vc_attention.attention import BACKENDS
 from ..vc_attention.config import Numerics, profile
 from ..vc_attention.errors import ParameterError
 from ..vc_attention.schedule import AfterWindow, Schedule
@@ -12,7 +13,6 @@ from ..vc_attention.schedule import AfterWindow, Schedule
 BITS = ("auto", "8", "4")
 SMOOTHING = ("balanced", "quality", "paper")
 PROBABILITY = ("auto", "expcast", "exact")
-BACKENDS = ("auto", "cuda", "reference")
 MAX_BLOCK = 999  # no model has that many; keeps a mistyped range from filling the memory
 
 # (smoothing, bits) -> name in vc_attention.config.PROFILES

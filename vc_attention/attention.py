@@ -78,9 +78,8 @@ def check(
         if x.device != q.device:
             raise ParameterError(f"{name}.device", f"q's, {q.device}", x.device, "move q, k and v to one device")
         if x.shape[-1] not in HEAD_DIMS:
-            raise ParameterError(
-                f"{name}.shape[-1] (head_dim)", "64 or 128", x.shape[-1], "use the model's own attention"
-            )
+            rule = " or ".join(map(str, HEAD_DIMS))
+            raise ParameterError(f"{name}.shape[-1] (head_dim)", rule, x.shape[-1], "use the model's own attention")
     if k.shape != v.shape or k.shape[:2] != q.shape[:2] or k.shape[-1] != q.shape[-1]:
         shapes = tuple(tuple(x.shape) for x in (q, k, v))
         raise ParameterError(

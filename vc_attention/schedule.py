@@ -82,7 +82,8 @@ def step_index(sigma: float, sigmas: Sequence[float]) -> int:
     It is the last i with sigmas[i] >= sigma, clamped to 0..n-1 (added noise may exceed sigmas[0]; heun ends at
     sigmas[n]). A second evaluation between two sigmas (dpm_2, dpmpp_2s) belongs to the step it started from; one at
     exactly the next sigma (heun) belongs to the next step, whose first evaluation repeats that very noise level. Either
-    way one index covers one noise level, so a refresh happens once.
+    way one index covers one noise level, so a refresh happens once; also where the sigmas rise (un-sampling), whose
+    indices count down.
     """
     threshold = sigma * (1.0 - SIGMA_TOLERANCE)
     reached = sum(1 for value in sigmas if value >= threshold)

@@ -121,6 +121,20 @@ def test_the_index_is_always_a_step(sigmas, sigma):
     assert 0 <= step_index(sigma, sorted(sigmas, reverse=True)) <= len(sigmas) - 2
 
 
+@given(st.lists(st.floats(1e-3, 100.0), min_size=2, max_size=40))
+def test_any_order_of_sigmas_gives_one_index_per_noise_level(sigmas):
+    indices = {sigma: step_index(sigma, sigmas) for sigma in sigmas}
+    ordered = [indices[sigma] for sigma in sorted(indices, reverse=True)]
+    assert ordered == sorted(ordered) and 0 <= ordered[0] and ordered[-1] <= len(sigmas) - 2
+
+
+def test_rising_sigmas_are_refreshed_as_often_as_falling_ones():
+    falling = simple(8)
+    rising = falling[::-1]
+    both = [decisions(sigmas[:-1], sigmas, Schedule(window=1.0)) for sigmas in (falling, rising)]
+    assert [line.count("G") for line in both] == [2, 2]
+
+
 @given(st.floats(0.0, 1.0), st.integers(1, 9), st.lists(st.integers(0, 30), max_size=40))
 def test_no_grouping_outlives_its_refresh(window, refresh, indices):
     """Whatever order the steps come in, a grouping that is used is never further away than the refresh interval."""
