@@ -3,16 +3,9 @@
 import os
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from tools import environment
-
-# How long an example takes is the machine's affair, which may be busy with other work.
-hypothesis.settings.register_profile(
-    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("unhurried")
 
 STAND_INS = environment.TOOLS / "stand_ins"
 
@@ -22,6 +15,15 @@ def _without(what: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(what)
     pytest.skip(what)
+
+
+def pytest_configure(config):
+    """How long an example takes is the machine's affair, which may be busy with other work."""
+    if config.pluginmanager.has_plugin("hypothesispytest"):  # GPU machines may do without
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items):

@@ -57,6 +57,7 @@ def active() -> bool:
 
 def run_inside(script: str) -> None:
     """Prepare the environment and continue the calling script in it; returns only when already there."""
+    sys.stdout.reconfigure(errors="replace")  # a letter that the console lacks must not end the work
     if active():
         return
     try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,16 @@ def test_what_the_pack_prints_and_reads_needs_no_locale(path):
     text = path.read_text(encoding="utf-8")
     assert text.isascii()
     assert path.suffix != ".py" or without_encoding(text) == []
+
+
+def test_a_console_of_few_letters_does_not_end_a_tool():
+    code = (
+        "from tools import environment; environment.active = lambda: True; environment.run_inside('x'); "
+        "print(chr(0x2713), 'done')"
+    )
+    few = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=few, capture_output=True, text=True)
+    assert result.stdout.strip() == "? done", result.stderr
 
 
 def test_the_check_sees_what_it_forbids():
