@@ -1,4 +1,4 @@
-"""What the Hopper kernels are compiled to: tensor-core instructions of 8 bits, and no exponential per score in ExpCast."""
+"""What the Hopper kernels are compiled to: 8-bit tensor-core instructions, and no exponential per score in ExpCast."""
 
 import re
 import shutil

@@ -1,0 +1,47 @@
+"""The table of kernels agrees with what is built, and a refusal says why. No GPU needed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from vc_attention import dispatch, selftest
+from vc_attention.build.units import UNITS
+from vc_attention.config import PROFILES
+
+
+@pytest.mark.parametrize("spec", dispatch.KERNELS, ids=lambda spec: spec.kernel_name(True))
+def test_every_kernel_is_built_and_fits(spec):
+    assert {spec.kernel_name(True), spec.kernel_name(False)} <= set(UNITS[spec.unit].kernels)
+    assert spec.shared_bytes(True) <= 227 * 1024  # what a thread block of sm_90 may have
+    assert spec.misfits(selftest.numerics_of(spec), spec.head_dim) == []
+
+
+def test_every_built_kernel_is_in_the_table():
+    named = {spec.kernel_name(means) for spec in dispatch.KERNELS for means in (True, False)}
+    built = {name for unit in UNITS.values() if unit.name.startswith("attention_") for name in unit.kernels}
+    assert named == built
+
+
+def test_the_parameters_are_as_large_as_the_struct():
+    assert dispatch.ATTENTION.size == 8 * 8 + 3 * 8 + 5 * 4 + 4  # padded to the alignment of its pointers
+
+
+def test_our_profiles_have_kernels():
+    for name in ("balanced", "quality"):
+        assert any(not spec.misfits(PROFILES[name], 128) for spec in dispatch.KERNELS)
+
+
+def test_misfits_name_parameter_and_value():
+    spec = dispatch.KERNELS[0]
+    numerics = dataclasses.replace(PROFILES["balanced"], probability="exact", row_sum="decoded")
+    reasons = spec.misfits(numerics, 96)
+    assert any("head_dim 128" in reason and "96" in reason for reason in reasons)
+    assert any("probability expcast" in reason and "exact" in reason for reason in reasons)
+
+
+def test_other_devices_are_refused_in_words():
+    (reason,) = dispatch.select(torch.device("cpu"), PROFILES["balanced"], 128)
+    assert "NVIDIA GPU" in reason and "cpu" in reason
