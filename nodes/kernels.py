@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..vc_attention.config import Numerics
+from ..vc_attention.config import Numerics, profile
 from ..vc_attention.errors import KernelUnavailable
+from .settings import PROFILE_OF
 
 REMEDY = "run `python install.py` in the VC-Attention folder and restart ComfyUI, or set backend to auto"
 
@@ -36,6 +37,18 @@ def choose(
     found = dispatch.select(device, numerics, head_dim, seqlen_k if backend == "auto" else None)
     if not isinstance(found, list):
         return Choice("cuda", found.unit)
+    found = _in_widgets_words(found, numerics)
     if backend == "cuda":
         raise KernelUnavailable(found, REMEDY)
     return Choice(reason="; ".join(found))
+
+
+def _in_widgets_words(reasons: list[str], numerics: Numerics) -> list[str]:
+    """`reasons`, or the settings to choose instead where no kernel was written for these numerics on any GPU."""
+    from ..vc_attention.prepare import unsupported
+
+    if not set(unsupported(numerics)) & set(reasons):
+        return reasons
+    able = [key for key, name in PROFILE_OF.items() if not unsupported(profile(name))]
+    choices = " or ".join(f"{smoothing} at {bits} bits" for smoothing, bits in able)
+    return [f"no GPU kernel yet for this bit width and smoothing profile, only for {choices}"]

@@ -61,7 +61,7 @@ def _inputs() -> list:
             display_name="bit width",
             options=list(BITS),
             default="auto",
-            tooltip="Precision of the attention. 8 is safe. 4 is faster on the newest GPUs and visibly less exact. "
+            tooltip="Precision of the attention. 8 is safe. 4 is visibly less exact and has no GPU kernels yet. "
             "auto picks 8.",
         ),
         accepted(
@@ -114,7 +114,8 @@ def _inputs() -> list:
             default="balanced",
             advanced=True,
             tooltip="balanced: best for its speed. quality: smaller error, somewhat slower. paper: exactly the "
-            "published method, which stops keeping group averages after the grouping window.",
+            "published method, which stops keeping group averages after the grouping window; for comparison, without "
+            "GPU kernels.",
         ),
         accepted(
             io.Int.Input,

@@ -16,7 +16,7 @@ PROBABILITY = ("auto", "expcast", "exact")
 MAX_BLOCK = 999  # no model has that many; keeps a mistyped range from filling the memory
 
 # (smoothing, bits) -> name in vc_attention.config.PROFILES
-_PROFILES = {
+PROFILE_OF = {
     ("balanced", "8"): "balanced",
     ("quality", "8"): "quality",
     ("paper", "8"): "paper-8bit",
@@ -60,7 +60,7 @@ def settings(
     _check_choice("backend", backend, BACKENDS)
     if type(min_tokens) is not int or min_tokens < 0:
         raise ParameterError("min_tokens", "a whole number, 0 or more", min_tokens, "try 4096")
-    name = _PROFILES[smoothing, "8" if bits == "auto" else bits]
+    name = PROFILE_OF[smoothing, "8" if bits == "auto" else bits]
     numerics = replace(profile(name), clusters=clusters)
     if probability != "auto":
         numerics = replace(numerics, probability=probability)

@@ -14,6 +14,7 @@ from vc_pack.nodes.apply import OVERRIDE, patched
 from vc_pack.nodes.run import KEY, Run, apply_model
 from vc_pack.nodes.settings import settings
 from vc_pack.vc_attention.config import Action, Grouping
+from vc_pack.vc_attention.prepare import unsupported
 
 from tests.nodes import fakes
 
@@ -480,6 +481,22 @@ def test_without_kernels_auto_names_every_reason(spy, reports, monkeypatch):
     model = WanModel(fakes.Attention())
     fakes.sample(patched(fakes.Patcher(model), make_settings(backend="auto"), None), SIGMAS, model)
     assert not spy and reports[0].left_alone["too old; not built: run install.py"] == 16
+
+
+@pytest.mark.parametrize("changes", [{"bits": "4"}, {"smoothing": "paper"}])
+def test_settings_that_no_kernel_knows_are_told_in_the_widgets_words(spy, reports, monkeypatch, changes):
+    def select(device, numerics, head_dim, seqlen_k=None):
+        return [*unsupported(numerics), "attention_sm90_expcast has probability expcast"]
+
+    monkeypatch.setattr("vc_pack.vc_attention.dispatch.select", select)
+    model = WanModel(fakes.Attention())
+    fakes.sample(patched(fakes.Patcher(model), make_settings(backend="auto", **changes), None), SIGMAS, model)
+    (reason,) = set(reports[0].left_alone) - {"cross-attention"}
+    assert reason == (
+        "no GPU kernel yet for this bit width and smoothing profile, only for balanced at 8 bits or quality at 8 bits"
+    )
+    with pytest.raises(kernels.KernelUnavailable, match="balanced at 8 bits"):
+        kernels.choose("cuda", make_settings(**changes).numerics, 128, torch.device("cuda"))
 
 
 def test_insisting_on_kernels_without_a_gpu_says_what_to_do():
