@@ -13,6 +13,7 @@ from .launch import kernel
 from .params import Params
 
 TILE = 128
+BLOCK_N = 2 * TILE  # keys that an attention kernel sums before it scales: they share an INT8 value scale
 ASSIGN_THREADS, ASSIGN_CHUNK = 192, 768  # kAssignThreads and kChunkTokens of csrc/smxx/assign.cuh
 MAX_CLUSTERS = 512
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}

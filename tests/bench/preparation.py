@@ -6,7 +6,7 @@ import torch
 
 from tests.bench.measure import Subject, measure
 from tests.bench.shapes import Shape, tensors
-from vc_attention import layout, prepare, reference
+from vc_attention import layout, prepare, reference, stages
 from vc_attention.config import PROFILES, Action
 from vc_attention.schedule import Schedule, Step
 
@@ -27,7 +27,7 @@ def exact(q, k, v, numerics) -> dict[str, bool]:
         torch.equal(getattr(got, name), getattr(expected, name)) for name in ("centroids", "step", "rank", "perm")
     )
     operands = prepare.prepare(q, k, v, numerics, got.perm, True)
-    wanted = layout.images(reference.prepare(q, k, v, numerics, expected.perm, True))
+    wanted = layout.images(reference.prepare(q, k, v, numerics, expected.perm, True, stages.BLOCK_N))
     return {"bit_exact": same and all(torch.equal(getattr(operands, name), x) for name, x in wanted.items())}
 
 

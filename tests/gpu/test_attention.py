@@ -45,7 +45,7 @@ def inputs(batch, heads, seqlen_q, seqlen_k, head_dim, seed=0, gain=2.0):
 def both(spec, means, q, k, v, dtype=torch.bfloat16, poison=False):
     """(kernel's output, reference's in fp64) from the same operands, made by the reference."""
     numerics = selftest.numerics_of(spec)
-    made = reference.prepare(q, k, v, numerics, None, means)
+    made = reference.prepare(q, k, v, numerics, None, means, spec.block_n)
     made = dataclasses.replace(made, v_mean=layout.tf32(made.v_mean))
     operands = selftest.operands_on(CUDA, made, means)
     if poison:
@@ -158,12 +158,12 @@ def test_a_call_end_to_end(profile, action):
 
 def test_same_bits_on_every_run():
     spec = dispatch.KERNELS[0]
-    operands = selftest.operands_on(
-        CUDA, reference.prepare(*inputs(1, 4, 2000, 3000, 128), selftest.numerics_of(spec), None, True), True
-    )
-    first = dispatch.run(operands, selftest.numerics_of(spec), torch.bfloat16)
+    numerics = selftest.numerics_of(spec)
+    made = reference.prepare(*inputs(1, 4, 2000, 3000, 128), numerics, None, True, spec.block_n)
+    operands = selftest.operands_on(CUDA, made, True)
+    first = dispatch.run(operands, numerics, torch.bfloat16)
     for _ in range(20):
-        assert torch.equal(dispatch.run(operands, selftest.numerics_of(spec), torch.bfloat16), first)
+        assert torch.equal(dispatch.run(operands, numerics, torch.bfloat16), first)
 
 
 def test_last_rows_of_200k_tokens_of_a_fused_buffer():

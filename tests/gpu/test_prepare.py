@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.gpu import cases
-from vc_attention import layout, prepare, reference
+from vc_attention import layout, prepare, reference, stages
 from vc_attention.config import PROFILES, Action, Numerics
 
 pytestmark = pytest.mark.gpu
@@ -51,7 +51,7 @@ def check_case(case: cases.Case) -> None:
 
     means, perm = case.seed % 4 != 3, None if case.seed % 5 == 4 else grouped.perm
     operands = prepare.prepare(q, k, v, numerics, perm, means)
-    wanted = layout.images(reference.prepare(q, k, v, numerics, perm, means))
+    wanted = layout.images(reference.prepare(q, k, v, numerics, perm, means, stages.BLOCK_N))
     if not means:
         assert operands.v_mean.numel() == 0 and not wanted.pop("v_mean").any()
     for name, tensor in wanted.items():

@@ -40,11 +40,18 @@ def permute(x: torch.Tensor, perm: torch.Tensor | None) -> torch.Tensor:
 
 
 def prepare(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numerics: Numerics, perm: torch.Tensor | None, means: bool
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    numerics: Numerics,
+    perm: torch.Tensor | None,
+    means: bool,
+    block_n: int = 128,
 ) -> Operands:
     """Operands of one call; q `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`, perm int32 `[B, H, Nk]` or None.
 
-    `means` False leaves the block means out whatever the numerics say (Action.PLAIN).
+    `means` False leaves the block means out whatever the numerics say (Action.PLAIN). `block_n` is the width of a key
+    tile of the attention loop that the operands are for, see `attention`.
     """
     q, k, v = clean(q), clean(k), clean(v)
     if numerics.smooth_k:
@@ -58,5 +65,5 @@ def prepare(
         *quantize_q(rotate(q, numerics), numerics),
         *quantize_k(k, numerics),
         bias,
-        *quantize_v(permute(v, perm), numerics, means),
+        *quantize_v(permute(v, perm), numerics, means, block_n),
     )

@@ -12,20 +12,20 @@ from .formats import decode, encode, encode_nvfp4, qmax, reciprocal_scale
 BLOCK = 128
 
 
-def shared_by_pairs(amax: torch.Tensor) -> torch.Tensor:
-    """Largest of blocks 2j and 2j + 1 for both, `[..., nK, D]`: kernels accumulate two blocks before they scale."""
+def shared(amax: torch.Tensor, size: int) -> torch.Tensor:
+    """The largest of every `size` neighbouring blocks for all of them, `[..., nK, D]`."""
     count = amax.shape[-2]
-    pairs = pad(amax, (0, 0, 0, count % 2)).unflatten(-2, (-1, 2)).amax(-2)
-    return pairs.repeat_interleave(2, -2)[..., :count, :]
+    runs = pad(amax, (0, 0, 0, -count % size)).unflatten(-2, (-1, size)).amax(-2)
+    return runs.repeat_interleave(size, -2)[..., :count, :]
 
 
-def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool):
+def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool, block_n: int):
     """Permuted v `[B, H, Nk, D]`, fp32 -> (codes, micro, scale, mean).
 
     codes  as the format, `[B, H, Nk, D]`
     micro  NVFP4: E4M3 bytes `[B, H, D, ceil(Nk/16)]`, groups of 16 run along keys as the PV product needs; else None
     scale  fp32 `[B, H, D]` for E4M3 (one per channel), `[B, H, nK, D]` otherwise (one per block and channel;
-           of INT8 two neighbouring blocks share one)
+           of INT8 the blocks of one tile of `block_n` keys share one, as they are summed before they are scaled)
     mean   fp32 `[B, H, nK, D]` in natural units, zeros when means are off
     """
     length = v.shape[-2]
@@ -45,7 +45,7 @@ def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool):
         if numerics.pv == "e4m3":
             amax = amax.amax(-2)
         elif numerics.pv == "int8":
-            amax = shared_by_pairs(amax)
+            amax = shared(amax, max(1, block_n // BLOCK))
         inverse, scale = reciprocal_scale(amax, qmax(numerics.pv, numerics.four_over_six))
         per_element = (inverse, scale) if numerics.pv != "e4m3" else (inverse[..., None, :], scale[..., None, :])
         scaled = residual * per_element[0][..., None, :]
