@@ -20,8 +20,12 @@ def test_the_two_commands_stand_in_the_readme():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_exist(command):
     word = command.removeprefix("python ")
-    path = word.removeprefix("-m ").replace(".", "/") + ".py" if word.startswith("-m ") else word
-    assert '__name__ == "__main__"' in (ROOT / path).read_text(encoding="utf-8")
+    path = ROOT / word
+    if word.startswith("-m "):
+        module = ROOT / word.removeprefix("-m ").replace(".", "/")
+        path = module / "__main__.py" if module.is_dir() else module.with_suffix(".py")
+    text = path.read_text(encoding="utf-8")
+    assert path.name == "__main__.py" or '__name__ == "__main__"' in text
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#]+)\)|src=\"([^\"]+)\"", README))))
