@@ -106,6 +106,8 @@ def select(
     """
     if device.type != "cuda":
         return [f"kernels need an NVIDIA GPU, the tensors are on {device.type}"]
+    if torch.version.hip:  # there AMD's GPUs are "cuda" too, and some report the capability of a Hopper card
+        return ["kernels need an NVIDIA GPU, this is PyTorch for AMD's"]
     index = torch.cuda.current_device() if device.index is None else device.index
     here = [spec for spec in KERNELS if torch.cuda.get_device_capability(index) in spec.capabilities]
     if not here:

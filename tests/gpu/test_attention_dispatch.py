@@ -45,3 +45,11 @@ def test_misfits_name_parameter_and_value():
 def test_other_devices_are_refused_in_words():
     (reason,) = dispatch.select(torch.device("cpu"), PROFILES["balanced"], 128)
     assert "NVIDIA GPU" in reason and "cpu" in reason
+
+
+def test_amd_is_not_taken_for_hopper(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    assert dispatch.select(torch.device("cuda", 0), PROFILES["balanced"], 128) == [
+        "kernels need an NVIDIA GPU, this is PyTorch for AMD's"
+    ]
