@@ -1,0 +1,94 @@
+"""What a run tells the artist: counts, kernels, groups, and reasons with their remedies."""
+
+import types
+
+import pytest
+import torch
+from vc_pack.nodes import kernels, report
+from vc_pack.nodes.apply import patched
+from vc_pack.vc_attention.config import Action
+from vc_pack.vc_attention.prepare import unsupported
+
+from tests.nodes import fakes
+from tests.nodes.toy import SIGMAS, WanModel, make_settings
+
+
+@pytest.mark.parametrize(
+    ("smoothing", "line"),
+    [("balanced", "groups: formed 2, renewed 2, kept 12"), ("paper", "groups: formed 2, kept 2, without averages 12")],
+)
+def test_the_report_says_in_words_what_became_of_the_groups(spy, reports, smoothing, line):
+    model = WanModel(fakes.Attention())
+    fakes.sample(patched(fakes.Patcher(model), make_settings(smoothing=smoothing), None), SIGMAS, model)
+    lines = reports[0].text().splitlines()
+    assert line in lines and "memory for groups: 0.0 MiB" in lines
+
+
+def test_every_action_has_a_word():
+    assert set(report.WORDS) == {action.value for action in Action}
+
+
+def test_a_run_that_never_reached_the_model_blames_nobody(spy, reports):
+    model = WanModel(fakes.Attention())
+    fakes.sample(patched(fakes.Patcher(model), make_settings(), None), [1.0], model)
+    assert reports[0].text().endswith("the model was not evaluated")
+
+
+@pytest.mark.parametrize(("backend", "keys"), [("auto", 32), ("cuda", None)])
+def test_kernels_run_where_there_are_some(spy, reports, monkeypatch, backend, keys):
+    """auto also asks whether a call of this length gains anything; cuda insists. Asked once a run, not every call."""
+    asked = []
+
+    def select(device, numerics, head_dim, seqlen_k=None):
+        asked.append((device.type, numerics, head_dim, seqlen_k))
+        return types.SimpleNamespace(unit="attention_sm90_expcast")
+
+    monkeypatch.setattr("vc_pack.vc_attention.dispatch.select", select)
+    model = WanModel(fakes.Attention())
+    chosen = make_settings(backend=backend)
+    fakes.sample(patched(fakes.Patcher(model), chosen, None), SIGMAS, model)
+    assert {call["backend"] for call in spy} == {"cuda"} and reports[0].kernels == {"attention_sm90_expcast": 16}
+    assert asked == [("cpu", chosen.numerics, 128, keys)]
+
+
+def test_without_kernels_auto_names_every_reason(spy, reports, monkeypatch):
+    monkeypatch.setattr("vc_pack.vc_attention.dispatch.select", lambda *args: ["too old", "not built: run install.py"])
+    model = WanModel(fakes.Attention())
+    fakes.sample(patched(fakes.Patcher(model), make_settings(backend="auto"), None), SIGMAS, model)
+    assert not spy and reports[0].left_alone["too old; not built: run install.py"] == 16
+
+
+@pytest.mark.parametrize("changes", [{"bits": "4"}, {"smoothing": "paper"}])
+def test_settings_that_no_kernel_knows_are_told_in_the_widgets_words(spy, reports, monkeypatch, changes):
+    def select(device, numerics, head_dim, seqlen_k=None):
+        return [*unsupported(numerics), "attention_sm90_expcast has probability expcast"]
+
+    monkeypatch.setattr("vc_pack.vc_attention.dispatch.select", select)
+    model = WanModel(fakes.Attention())
+    fakes.sample(patched(fakes.Patcher(model), make_settings(backend="auto", **changes), None), SIGMAS, model)
+    (reason,) = set(reports[0].left_alone) - {"cross-attention"}
+    assert reason == (
+        "no GPU kernel yet for this bit width and smoothing profile, only for balanced at 8 bits or quality at 8 bits"
+    )
+    with pytest.raises(kernels.KernelUnavailable, match="balanced at 8 bits"):
+        kernels.choose("cuda", make_settings(**changes).numerics, 128, torch.device("cuda"))
+
+
+def test_insisting_on_kernels_without_a_gpu_says_what_to_do():
+    with pytest.raises(kernels.KernelUnavailable, match="install.py"):
+        kernels.choose("cuda", make_settings().numerics, 128, torch.device("cpu"))
+
+
+def test_the_report_without_a_server_only_logs(caplog):
+    with caplog.at_level("INFO"):
+        report.show(report.Report("balanced"), "3")
+    (record,) = caplog.records
+    assert "node 3" in record.message and record.name.endswith("nodes.report")
+
+
+def test_short_calls_and_missing_kernels_are_left_alone_with_the_remedy(spy, reports):
+    model = WanModel(fakes.Attention())
+    for changes, words in [({"min_tokens": 33}, "fewer than 33 tokens"), ({"backend": "auto"}, "NVIDIA GPU")]:
+        fakes.sample(patched(fakes.Patcher(model), make_settings(**changes), None), SIGMAS, model)
+        assert not spy and any(words in reason for reason in reports[-1].left_alone)
+        assert words in reports[-1].text()
