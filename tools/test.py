@@ -24,7 +24,8 @@ def main() -> int:
     environment.run_inside(__file__)
     sources = sorted(str(path) for pattern in CUDA_SOURCES for path in (environment.ROOT / "csrc").rglob(pattern))
     checks = {
-        "ruff": [sys.executable, "-m", "ruff", "check", "."],
+        "ruff check": [sys.executable, "-m", "ruff", "check", "."],
+        "ruff format": [sys.executable, "-m", "ruff", "format", "--check", "."],
         "clang-format": [_beside("clang-format"), "--dry-run", "--Werror", *sources],
         "workflows": [sys.executable, "tools/workflows.py", "--check"],
         "pytest": [sys.executable, "-m", "pytest", *sys.argv[1:]],

@@ -1,7 +1,7 @@
 """Write workflows/*.json, what the web interface opens, from the runs of tools/settings.py.
 
-    python tools/workflows.py            write them
-    python tools/workflows.py --check    fail if the files on disk differ
+python tools/workflows.py            write them
+python tools/workflows.py --check    fail if the files on disk differ
 """
 
 from __future__ import annotations

@@ -101,9 +101,13 @@ def test_runs_and_the_report_appears(canvas):
     margin = 50
     clip = {k: spot[k] - margin for k in ("x", "y")} | {k: spot[k] + 2 * margin for k in ("width", "height")}
     canvas.screenshot("report", clip)
-    rooms = canvas.page.locator("textarea").filter(visible=True).evaluate_all(
-        "(all, words) => all.filter(e => e.value.includes(words)).map(e => [e.scrollHeight, e.clientHeight])",
-        "left alone: cross-attention: 4",
+    rooms = (
+        canvas.page.locator("textarea")
+        .filter(visible=True)
+        .evaluate_all(
+            "(all, words) => all.filter(e => e.value.includes(words)).map(e => [e.scrollHeight, e.clientHeight])",
+            "left alone: cross-attention: 4",
+        )
     )
     assert rooms and all(wanted <= given for wanted, given in rooms), "the node is too small for its report"
     saved = canvas.patches("node.serialize().widgets_values.length")
@@ -123,7 +127,8 @@ def test_says_so_when_nothing_was_taken_over(canvas):
 
 def test_a_report_does_not_land_on_another_workflows_node_of_the_same_number(canvas):
     """Another workflow may be open when a run ends."""
-    counts = canvas.page.evaluate("""type => {
+    counts = canvas.page.evaluate(
+        """type => {
         const nodes = ['EmptyLatentImage', type].map(name => LiteGraph.createNode(name));
         nodes.forEach(node => app.graph.add(node));
         const before = nodes.map(node => node.widgets.length);
@@ -132,7 +137,9 @@ def test_a_report_does_not_land_on_another_workflows_node_of_the_same_number(can
             app.api.dispatchEvent(new CustomEvent('vc_attention.report', {detail}));
         }
         return nodes.map((node, i) => node.widgets.length - before[i]);
-    }""", PATCH)
+    }""",
+        PATCH,
+    )
     assert counts == [0, 1]
 
 
@@ -140,6 +147,8 @@ def test_the_help_page_opens(canvas):
     canvas.add_patch()
     spot = canvas.focus_first_patch(1.0)
     canvas.page.mouse.click(spot["x"] + 80, spot["y"] - 12)
-    canvas.page.get_by_test_id("info-button").or_(canvas.page.locator("button:has(.icon-\\[lucide--info\\])")).first.click()
+    canvas.page.get_by_test_id("info-button").or_(
+        canvas.page.locator("button:has(.icon-\\[lucide--info\\])")
+    ).first.click()
     canvas.page.get_by_text("When not to use it.").first.wait_for()
     canvas.screenshot("help")
