@@ -60,7 +60,7 @@ def demo_run(backend: str):
     """The Wan2.2 two-expert workflow on tiny random checkpoints, 8 steps instead of 20."""
     from tools.settings import WAN22_T2V, tiny
 
-    run = tiny(WAN22_T2V, steps=STEPS, length=9)
+    run = tiny(WAN22_T2V, title=f"Wan2.2 text to video, {STEPS} steps", steps=STEPS, length=9)
     halves = (0, STEPS // 2, STEPS)
     experts = [replace(e, start=halves[i], end=halves[i + 1]) for i, e in enumerate(run.experts)]
     return replace(run, experts=tuple(experts), patch={**run.patch, "backend": backend})
@@ -109,7 +109,11 @@ def make_clip(server, run, name: str, out: Path) -> dict:
     return {
         "files": files,
         "sampling_s": round(_seconds_in(events, prompt, "KSamplerAdvanced"), 2),
-        "status": [event.data for event in events if event.type == "vc_attention.report"],
+        "status": [
+            {"title": prompt[event.data["node"]]["_meta"]["title"], **event.data}
+            for event in events
+            if event.type == "vc_attention.report"
+        ],
     }
 
 

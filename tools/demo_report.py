@@ -34,7 +34,7 @@ this model, not how a trained model's pictures look.</p>
 <h2>Side by side</h2>
 <p>First row stock, second row patched, third row {gain} times their difference.</p>
 <img src="side_by_side.png" alt="frames side by side">
-<p>Files: stock.mp4, vc_attention.mp4, side_by_side.png, report.json, server.log.</p>
+<p>Files: each clip as .mp4, .webp and .latent (from the sampler), side_by_side.png, report.json, server.log.</p>
 </body></html>
 """
 SLOW = (
@@ -54,11 +54,11 @@ def write(out: Path, run, stock: dict, patched: dict) -> str:
         ("Video tokens in an attention call", f"{report['tokens']:,}"),
         ("Sampling without the patch", f"{report['stock_sampling_s']} s"),
         ("Sampling with the patch", f"{report['patched_sampling_s']} s"),
-        ("Relative L2 difference of the latents", f"{report['latent_relative_l2']:.4f}"),
+        ("Difference of the latents (relative L2)", f"{report['latent_relative_l2']:.2%}"),
         ("PSNR between the clips", "identical" if report["psnr_db"] is None else f"{report['psnr_db']:.1f} dB"),
     ]
     cells = "".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>" for name, value in rows)
-    texts = [status["text"] for status in report["node_reports"]]
+    texts = [f"{status['title']}: {status['text']}" for status in report["node_reports"]]
     page = PAGE.format(
         title=html.escape(run.title),
         rows=cells,
