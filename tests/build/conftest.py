@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vc_attention import driver, launch, launchers
-from vc_attention.build import cache, compilers, kernels, toolchain
+from vc_attention.build import cache, compilers, extension, kernels, toolchain
 from vc_attention.build.tasks import Task
 from vc_attention.build.units import UNITS
 
@@ -20,16 +20,30 @@ PACK = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def nvrtc():
     """NVRTC as the installer finds it."""
+    if sys.platform == "darwin":
+        pytest.skip("there is no NVRTC for macOS")
     libraries = toolchain.probe().nvrtcs
     assert libraries, "no NVRTC: pip install nvidia-cuda-nvrtc"
     return libraries[0]
 
 
+def absent(what: str):
+    """End a test that this machine cannot run: not everybody has compilers, CI has."""
+    (pytest.fail if os.environ.get("CI") else pytest.skip)(f"this test needs {what}")
+
+
 @pytest.fixture(scope="session")
-def fake_driver_folder(tmp_path_factory):
+def gcc():
+    """The C compiler, where what it makes is what the tests expect: a shared library of Linux."""
+    program = shutil.which("gcc")
+    return program if program and sys.platform == "linux" else absent("gcc on Linux")
+
+
+@pytest.fixture(scope="session")
+def fake_driver_folder(gcc, tmp_path_factory):
     """A folder with a libcuda.so.1 made of fake_driver.c."""
     folder = tmp_path_factory.mktemp("driver")
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(folder / "libcuda.so.1"), "fake_driver.c", "-lm"]
+    command = [gcc, "-shared", "-fPIC", "-O1", "-o", str(folder / "libcuda.so.1"), "fake_driver.c", "-lm"]
     subprocess.run(command, cwd=Path(__file__).parent, check=True)
     return folder
 
@@ -121,4 +135,21 @@ def make_pack(tmp_path, fake_driver_folder):
 @pytest.fixture(scope="session")
 def real_path():
     """The PATH of this machine, for the tests that want its compilers."""
+    found = toolchain.probe()
+    if not (found.nvccs and not extension.lacking(found)):
+        absent("nvcc, ninja, a C++ compiler and Python's headers")
     return os.environ["PATH"]
+
+
+@pytest.fixture(scope="session")
+def compiled_module(tmp_path_factory):
+    """The folder pair in which the compiled launcher was built, once for all tests (about 20 s)."""
+    folder = tmp_path_factory.mktemp("launcher")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "folders", lambda: [folder])
+        tools = toolchain.probe()
+        if lacking := extension.lacking(tools):
+            absent(", ".join(lacking))
+        assert extension.build(tools) is None
+        assert extension.built()
+    return folder

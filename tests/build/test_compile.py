@@ -5,6 +5,7 @@ What was compiled from the same sources is not compiled again: this is the insta
 
 import os
 import shutil
+import sys
 from functools import cache as once
 
 import pytest
@@ -28,9 +29,9 @@ def compiled(request):
     """All units of one compiler: compiled(task) -> the stamp, whose failure is the compiler's log."""
     kind = request.param
     if not usable(kind):
-        if os.environ.get("CI") or kind == "nvrtc":
-            pytest.fail(f"CI needs {kind}")
-        pytest.skip("no nvcc with ninja and a C++ compiler")
+        if os.environ.get("CI") or kind == "nvrtc" and sys.platform != "darwin":
+            pytest.fail(f"the tests' environment lacks {kind}")
+        pytest.skip(f"no {kind} here: nvcc wants ninja and a C++ compiler, NVRTC does not exist for macOS")
     folder = cache.PACK / ".cache" / f"compile-gate-{kind}"
     # Taken once: a source that is edited meanwhile is the next run's business.
     wanted = {task: launch.identity(task.unit, task.arch) for task in TASKS}

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from vc_attention import driver, launch, launchers
-from vc_attention.build import cache, extension, selftest, toolchain
+from vc_attention.build import cache, selftest
 from vc_attention.build.units import INTERFACE
 from vc_attention.errors import KernelUnavailable, ParameterError
 
@@ -26,19 +26,6 @@ class Launched(ctypes.Structure):
 def last(fake):
     fake.fake_last.restype = ctypes.POINTER(Launched)
     return fake.fake_last().contents
-
-
-@pytest.fixture(scope="session")
-def compiled_module(tmp_path_factory):
-    """The folder pair in which the compiled launcher was built, once for all tests (about 20 s)."""
-    folder = tmp_path_factory.mktemp("launcher")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache, "folders", lambda: [folder])
-        tools = toolchain.probe()
-        assert extension.lacking(tools) == []
-        assert extension.build(tools) is None
-        assert extension.built()
-    return folder
 
 
 @pytest.fixture(params=["ctypes", "pybind11"])

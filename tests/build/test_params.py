@@ -46,9 +46,9 @@ def values(**changed):
     }  # fmt: skip
 
 
-def test_packed_bytes_are_those_of_c(tmp_path):
+def test_packed_bytes_are_those_of_c(gcc, tmp_path):
     (tmp_path / "s.c").write_text(C)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "s.so", tmp_path / "s.c"], check=True)
+    subprocess.run([gcc, "-shared", "-fPIC", "-o", tmp_path / "s.so", tmp_path / "s.c"], check=True)
     library = ctypes.CDLL(str(tmp_path / "s.so"))
     assert LAYOUT.size == library.size()
     out = ctypes.create_string_buffer(LAYOUT.size)

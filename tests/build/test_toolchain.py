@@ -216,10 +216,11 @@ def test_exit_codes_read_as_people_search_for_them(code, text):
     assert diagnose.exit_code(code) == text
 
 
-@pytest.mark.parametrize("kind", ["nvcc", "nvrtc"])
-def test_a_full_disk_stops_the_rest(kind, folders, monkeypatch):
+@pytest.mark.parametrize(("kind", "needs"), [("nvcc", "real_path"), ("nvrtc", "nvrtc")])
+def test_a_full_disk_stops_the_rest(kind, needs, folders, monkeypatch, request):
     """Neither compiler goes on when what it made cannot be kept."""
     monkeypatch.undo()
+    request.getfixturevalue(needs)
     monkeypatch.setattr(cache, "folders", lambda: folders)
     usable, _ = compilers.available(toolchain.probe(), kind, None)
     stored = []

@@ -23,6 +23,10 @@ class Nvrtc:
             # nvrtc-builtins lies beside it, where Windows does not look by itself.
             os.add_dll_directory(str(self.path.parent))
         self._lib = ctypes.CDLL(str(path))
+        if self.path.is_absolute():
+            # NVRTC asks for it by name alone when it compiles, and the 12 and 13.0 wheels do not say where it lies:
+            # one that this process holds already is found.
+            self._builtins = [ctypes.CDLL(str(file)) for file in self.path.parent.glob("libnvrtc-builtins.so*")]
         self._lib.nvrtcGetErrorString.restype = ctypes.c_char_p
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._check(self._lib.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
