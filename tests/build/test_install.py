@@ -230,8 +230,8 @@ def test_it_runs_from_another_folder_and_without_the_folder_on_the_path(make_pac
 
 @pytest.mark.slow
 def test_cold_and_warm_installs_are_quick(make_pack):
-    """The promise is 60 s cold and 2 s warm. Other work on the machine must not count, so it is the processor time of every
-    compiler that runs side by side that is bounded.
+    """The promise is 60 s cold and 2 s warm. Other work on the machine must not count, so it is the processor time of
+    every compiler that runs side by side that is bounded.
     """
     pack = make_pack(all_units=True)
     for bound, said in ((60, "missing kernel files built in"), (2, "are up to date")):
