@@ -8,7 +8,7 @@ import torch
 
 from . import ops, stages
 from .config import Action, Grouping, Numerics
-from .reference.grouping import cluster_count
+from .reference.grouping import carry_out, cluster_count
 from .stages import TILE, tiles
 
 # What the kernels are written for; everything else is the reference's.
@@ -60,20 +60,18 @@ def _narrow(x: torch.Tensor) -> torch.Tensor:
 
 
 def group(v: torch.Tensor, numerics: Numerics, action: Action, kept: Grouping | None = None) -> Grouping | None:
-    """The grouping that `action` asks for, from values v `[B, H, Nk, D]`; as `reference.group`, on the GPU (Eq. 3).
+    """The grouping that `action` asks for, from values v `[B, H, Nk, D]`; as `reference.group`, on the GPU (Eq. 3)."""
 
-    Without anything kept, ASSIGN and REUSE group and PLAIN gives None. None also when the numerics do not group.
-    """
-    if numerics.cluster_order == "none":
-        return None
-    if action is Action.PLAIN or (action is Action.REUSE and kept is not None):
-        return kept
-    v = _narrow(v)
-    if action is Action.ASSIGN and kept is not None:
-        perm = torch.ops.vc_attention.assign(v, kept.centroids, kept.step, kept.rank)
-        return Grouping(kept.centroids, kept.step, kept.rank, perm)
-    clusters = cluster_count(v.shape[2], numerics)
-    return Grouping(*torch.ops.vc_attention.group(v, clusters, numerics.iterations, numerics.sample_stride))
+    def assign_to(kept: Grouping) -> torch.Tensor:
+        return torch.ops.vc_attention.assign(_narrow(v), kept.centroids, kept.step, kept.rank)
+
+    def group_anew() -> Grouping:
+        clusters = cluster_count(v.shape[2], numerics)
+        return Grouping(
+            *torch.ops.vc_attention.group(_narrow(v), clusters, numerics.iterations, numerics.sample_stride)
+        )
+
+    return carry_out(action, numerics, kept, assign_to, group_anew)
 
 
 def prepare(

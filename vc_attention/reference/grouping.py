@@ -6,6 +6,9 @@ permutation. CPU matrix products run in fp32, which is exact here: every partial
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 
 from ..config import Action, Grouping, Numerics
@@ -78,8 +81,14 @@ def sort(labels: torch.Tensor, rank: torch.Tensor) -> torch.Tensor:
     return rank.gather(-1, labels).argsort(dim=-1, stable=True).int()
 
 
-def group(v: torch.Tensor, numerics: Numerics, action: Action, kept: Grouping | None = None) -> Grouping | None:
-    """The grouping that `action` asks for, from values v `[B, H, Nk, D]`.
+def carry_out(
+    action: Action,
+    numerics: Numerics,
+    kept: Grouping | None,
+    assign_to: Callable[[Grouping], torch.Tensor],
+    group_anew: Callable[[], Grouping],
+) -> Grouping | None:
+    """What `action` makes of what was kept, on any backend.
 
     Without anything kept, ASSIGN and REUSE group and PLAIN gives None. None also when the numerics do not group.
     """
@@ -87,11 +96,22 @@ def group(v: torch.Tensor, numerics: Numerics, action: Action, kept: Grouping | 
         return None
     if action is Action.PLAIN or (action is Action.REUSE and kept is not None):
         return kept
-    v = clean(v)
     if action is Action.ASSIGN and kept is not None:
-        labels = assign(to_steps(v, kept.step), kept.centroids)
-        return Grouping(kept.centroids, kept.step, kept.rank, sort(labels, kept.rank))
+        return replace(kept, perm=assign_to(kept))
+    return group_anew()
 
+
+def group(v: torch.Tensor, numerics: Numerics, action: Action, kept: Grouping | None = None) -> Grouping | None:
+    """The grouping that `action` asks for, from values v `[B, H, Nk, D]`; see `carry_out`."""
+
+    def assign_to(kept: Grouping) -> torch.Tensor:
+        return sort(assign(to_steps(clean(v), kept.step), kept.centroids), kept.rank)
+
+    return carry_out(action, numerics, kept, assign_to, lambda: group_anew(clean(v), numerics))
+
+
+def group_anew(v: torch.Tensor, numerics: Numerics) -> Grouping:
+    """k-means from scratch over clean values `[B, H, Nk, D]`, fp32."""
     sample = v[..., :: numerics.sample_stride, :]
     clusters, rows = cluster_count(v.shape[-2], numerics), sample.shape[-2]
     step = step_size(sample)
