@@ -8,39 +8,58 @@ import torch
 
 from ..vc_attention.config import Numerics, profile
 from ..vc_attention.errors import KernelUnavailable
-from .settings import PROFILE_OF
+from .bits import widths
+from .settings import PROFILE_OF, Settings
 
 REMEDY = "run `python install.py` in the VC-Attention folder and restart ComfyUI, or set backend to auto"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """backend for attend() and its name for the report; or the reason why stock attention takes the call."""
+    """backend and numerics for attend(), its name for the report; or the reason why stock attention takes the call.
+
+    width: the bit width where it is not simply the one asked for, and why.
+    """
 
     backend: str = ""
     name: str = ""
+    numerics: Numerics | None = None
+    width: str = ""
     reason: str | None = None
 
 
-def choose(
-    backend: str, numerics: Numerics, head_dim: int, device: torch.device, seqlen_k: int | None = None
-) -> Choice:
+def choose(asked: Settings, head_dim: int, device: torch.device, seqlen_k: int | None = None) -> Choice:
     """The choice for calls of this head size and number of keys on this device.
 
-    backend: "reference" always runs; "auto" runs kernels where they are the faster way, or gives a reason; "cuda" runs
-    kernels at any length. Raises KernelUnavailable with every reason when backend is "cuda" and no kernel fits.
+    With backend "reference" always the reference; with "auto" kernels where they are the faster way, 8 bits where 4
+    have none, or a reason; with "cuda" kernels at any length. Raises KernelUnavailable with every reason when backend
+    is "cuda" and no kernel has the first choice of bits.
     """
-    if backend == "reference":
-        return Choice("reference", "reference (torch operations)")
+    order, why = widths(asked.bits, asked.numerics, device)
+    if asked.backend == "reference":
+        return Choice("reference", "reference (torch operations)", asked.numerics[order[0]], why)
     from ..vc_attention import dispatch  # registers torch operators, which a workflow without this node need not have
 
-    found = dispatch.select(device, numerics, head_dim, seqlen_k if backend == "auto" else None)
-    if not isinstance(found, list):
-        return Choice("cuda", found.unit)
-    found = _in_widgets_words(found, numerics)
-    if backend == "cuda":
-        raise KernelUnavailable(found, REMEDY)
-    return Choice(reason="; ".join(found))
+    refusals: dict[str, list[str]] = {}
+    for bits in order:
+        numerics = asked.numerics[bits]
+        found = dispatch.select(device, numerics, head_dim, seqlen_k if asked.backend == "auto" else None)
+        if not isinstance(found, list):
+            if refusals:
+                why = f"{bits} bits instead of {order[0]}: {'; '.join(refusals[order[0]])}"
+            return Choice("cuda", found.unit, numerics, why)
+        refusals[bits] = _in_widgets_words(found, numerics)
+        if asked.backend == "cuda":
+            raise KernelUnavailable(refusals[bits], REMEDY)
+    return Choice(reason=_told_once(refusals))
+
+
+def _told_once(refusals: dict[str, list[str]]) -> str:
+    """All reasons in one line; what holds at every bit width without its name."""
+    texts = {bits: "; ".join(reasons) for bits, reasons in refusals.items()}
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{bits} bits: {text}" for bits, text in texts.items())
 
 
 def _in_widgets_words(reasons: list[str], numerics: Numerics) -> list[str]:

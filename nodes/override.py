@@ -86,11 +86,11 @@ def _run(forward: Forward, call: Call, layer: object, qkv: list[torch.Tensor]) -
     with outside_allocation_graph():
         out, left_behind = attend(
             qkv.pop(0), qkv.pop(0), qkv.pop(0),
-            numerics=run.settings.numerics, action=action, grouping=grouping, backend=chosen.backend,
+            numerics=chosen.numerics, action=action, grouping=grouping, backend=chosen.backend,
         )  # fmt: skip
     if action in RENEWING and left_behind is not None:
         run.session.keep(keys, left_behind, step)
-    run.report.accelerated(chosen.name, action.value)
+    run.report.accelerated(chosen.name, action.value, chosen.width)
     return from_heads(out, call)
 
 

@@ -24,6 +24,7 @@ class Report:
         self.tokens = ""
         self.forwards = 0
         self.kernels: Counter[str] = Counter()  # kernel -> accelerated calls
+        self.widths: Counter[str] = Counter()  # bit width that was chosen, and why -> accelerated calls
         self.actions: Counter[str] = Counter()  # grouping action -> accelerated calls
         self.left_alone: Counter[str] = Counter()  # reason -> calls that stock attention took
         self.state_bytes = 0  # most bytes of grouping state held at once
@@ -38,10 +39,12 @@ class Report:
             self.model, self.tokens = model, tokens
             self.forwards += 1
 
-    def accelerated(self, kernel: str, action: str) -> None:
-        """Count one attention call that ran here."""
+    def accelerated(self, kernel: str, action: str, width: str = "") -> None:
+        """Count one attention call that ran here. `width`: of kernels.Choice."""
         with self._lock:
             self.kernels[kernel] += 1
+            if width:
+                self.widths[width] += 1
             self.actions[action] += 1
 
     def leave_alone(self, reason: str) -> None:
@@ -59,6 +62,7 @@ class Report:
             "calls_accelerated": self.kernels.total(),
             "calls_left_alone": self.left_alone.total(),
             "kernels": dict(self.kernels),
+            "widths": dict(self.widths),
             "actions": dict(self.actions),
             "left_alone": dict(self.left_alone),
             "state_bytes": self.state_bytes,
@@ -75,6 +79,7 @@ class Report:
         if not self.kernels and not self.left_alone:
             lines.append(NO_CALLS if self.forwards else NO_FORWARDS)
         lines += [f"with {kernel}: {count}" for kernel, count in self.kernels.most_common()]
+        lines += [f"{width}: {count}" for width, count in self.widths.most_common()]
         if self.actions:
             counts = (f"{word} {self.actions[action]}" for action, word in WORDS.items() if self.actions[action])
             lines.append(f"groups: {', '.join(counts)}")

@@ -36,7 +36,7 @@ class Run:
         self.settings = settings
         self.window_sigma = window_sigma
         self.session = Session(settings.schedule)
-        self.report = Report(settings.profile)
+        self.report = Report(str(settings))
         self._sigmas: tuple[torch.Tensor | None, list[float]] = (None, [])
         self._kernels: dict[Hashable, kernels.Choice] = {}
         self._fitted: set[torch.device] = set()
@@ -67,8 +67,7 @@ class Run:
         key = (call.device, call.q[3], call.k[2])
         with self._lock:
             if key not in self._kernels:
-                asked = self.settings
-                self._kernels[key] = kernels.choose(asked.backend, asked.numerics, call.q[3], call.device, call.k[2])
+                self._kernels[key] = kernels.choose(self.settings, call.q[3], call.device, call.k[2])
             return self._kernels[key]
 
     def close(self) -> None:

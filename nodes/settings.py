@@ -9,8 +9,8 @@ from ..vc_attention.attention import BACKENDS
 from ..vc_attention.config import Numerics, profile
 from ..vc_attention.errors import ParameterError
 from ..vc_attention.schedule import AfterWindow, Schedule
+from .bits import BITS
 
-BITS = ("auto", "8", "4")
 SMOOTHING = ("balanced", "quality", "paper")
 PROBABILITY = ("auto", "expcast", "exact")
 MAX_BLOCK = 999  # no model has that many; keeps a mistyped range from filling the memory
@@ -28,14 +28,18 @@ PROFILE_OF = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What one patch node asks for."""
+    """What one patch node asks for; `numerics` of every bit width that a call may get (see bits.widths)."""
 
-    profile: str
-    numerics: Numerics
+    bits: str
+    smoothing: str
+    numerics: dict[str, Numerics]
     schedule: Schedule
     min_tokens: int
     blocks_left_alone: frozenset[int]
     backend: str
+
+    def __str__(self) -> str:
+        return f"{self.smoothing}, {self.bits} bits"
 
 
 def settings(
@@ -49,7 +53,7 @@ def settings(
     blocks_left_alone: str,
     backend: str,
 ) -> Settings:
-    """Settings from the node's widgets; "auto" bits are 8.
+    """Settings from the node's widgets.
 
     Raises ParameterError, which names the widget and the remedy: ComfyUI checks neither what another node feeds into a
     widget nor, in a script's prompt, choices and NaN.
@@ -60,13 +64,17 @@ def settings(
     _check_choice("backend", backend, BACKENDS)
     if type(min_tokens) is not int or min_tokens < 0:
         raise ParameterError("min_tokens", "a whole number, 0 or more", min_tokens, "try 4096")
-    name = PROFILE_OF[smoothing, "8" if bits == "auto" else bits]
-    numerics = replace(profile(name), clusters=clusters)
-    if probability != "auto":
-        numerics = replace(numerics, probability=probability)
+    numerics = _numerics(bits, smoothing, clusters, probability)
     after = AfterWindow.PLAIN if smoothing == "paper" else AfterWindow.ASSIGN
     schedule = Schedule(grouping_window, refresh_interval, after)
-    return Settings(name, numerics, schedule, min_tokens, parse_blocks(blocks_left_alone), backend)
+    return Settings(bits, smoothing, numerics, schedule, min_tokens, parse_blocks(blocks_left_alone), backend)
+
+
+def _numerics(bits: str, smoothing: str, clusters: int, probability: str) -> dict[str, Numerics]:
+    """By bit width. Probability formats are those of 8 bits: with one of them auto does without 4, and 4 is refused."""
+    changes = {"clusters": clusters} if probability == "auto" else {"clusters": clusters, "probability": probability}
+    possible = ("8",) if bits == "8" or (bits == "auto" and probability != "auto") else ("4", "8")
+    return {width: replace(profile(PROFILE_OF[smoothing, width]), **changes) for width in possible}
 
 
 def _check_choice(widget: str, value: object, choices: tuple[str, ...]) -> None:

@@ -46,7 +46,9 @@ def spy(monkeypatch):
     calls = []
 
     def attend(q, k, v, *, numerics, action, grouping, backend):
-        calls.append({"action": action, "grouping": grouping, "backend": backend, "shape": tuple(q.shape)})
+        calls.append(
+            {"action": action, "grouping": grouping, "backend": backend, "numerics": numerics, "shape": tuple(q.shape)}
+        )
         if action in (Action.GROUP, Action.ASSIGN):
             b, h, n, d = v.shape
             sizes = ((b, h, 4, d), (b, h), (b, h, 4), (b, h, n))

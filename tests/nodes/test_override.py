@@ -28,8 +28,9 @@ def test_a_run_from_node_to_report(spy, reports, version):
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(out, unpatched, strict=True))
     (seen,) = reports
     assert seen.as_dict() | {"state_bytes": 0} == {
-        "profile": "balanced", "model": "Wan", "tokens": "video (t, h, w)", "forwards": 8, "calls_accelerated": 16,
-        "calls_left_alone": 16, "kernels": {"reference (torch operations)": 16},
+        "profile": "balanced, auto bits", "model": "Wan", "tokens": "video (t, h, w)", "forwards": 8,
+        "calls_accelerated": 16, "calls_left_alone": 16, "kernels": {"reference (torch operations)": 16},
+        "widths": {"auto chose 8 bits: 4 is for RTX 50 and RTX PRO Blackwell": 16},
         "actions": {"group": 2, "assign": 2, "reuse": 12}, "left_alone": {"cross-attention": 16}, "state_bytes": 0,
         "rows_evicted": 0, "rows_unkept": 0, "stopped_early": False,
     }  # fmt: skip

@@ -17,13 +17,15 @@ from tests.nodes.test_override import make_settings
 @pytest.mark.parametrize("smoothing", SMOOTHING)
 def test_every_choice_of_width_and_smoothing_works(bits, smoothing):
     chosen = make_settings(bits=bits, smoothing=smoothing)
-    assert ("nvfp4" in (chosen.numerics.qk, chosen.numerics.pv)) == (bits == "4")
+    assert set(chosen.numerics) == ({"8"} if bits == "8" else {"4", "8"})
+    for width, numerics in chosen.numerics.items():
+        assert ("nvfp4" in (numerics.qk, numerics.pv)) == (width == "4")
     assert (chosen.schedule.after_window is AfterWindow.PLAIN) == (smoothing == "paper")
 
 
 def test_widgets_reach_the_numerics():
     chosen = make_settings(clusters=33, probability="exact", refresh_interval=7, grouping_window=0.5)
-    assert (chosen.numerics.clusters, chosen.numerics.probability) == (33, "exact")
+    assert (chosen.numerics["8"].clusters, chosen.numerics["8"].probability) == (33, "exact")
     assert (chosen.schedule.refresh, chosen.schedule.window) == (7, 0.5)
 
 
