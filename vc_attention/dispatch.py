@@ -50,6 +50,11 @@ class KernelSpec:
     stages: int
     minimum_tokens: int
 
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Units that a call or the self-test before the first one launches."""
+        return (self.unit, "prepare", "group", *(("mma_selftest",) if self.probability == "nvfp4" else ()))
+
     def kernel_name(self, means: bool) -> str:
         """Name in the cubin."""
         words = ("vc_attention", self.arch, f"d{self.head_dim}", self.probability, self.p_scale)
@@ -118,8 +123,7 @@ def select(
     reasons = prepare.unsupported(numerics) + spec.misfits(numerics, head_dim)
     if seqlen_k is not None and seqlen_k < spec.minimum_tokens:
         reasons.append(f"stock attention is faster below {spec.minimum_tokens} keys, the call has {seqlen_k}")
-    units = (spec.unit, "prepare", "group")
-    reasons = reasons or [text for unit in units if (text := launch.missing(unit, index))]
+    reasons = reasons or [text for unit in spec.units if (text := launch.missing(unit, index))]
     if not reasons and (failure := self_test(spec, index)):
         reasons = [failure]
     return reasons or spec
@@ -134,15 +138,18 @@ def self_test(spec: KernelSpec, index: int) -> str | None:
 
 
 def _run_self_test(spec: KernelSpec, device: torch.device) -> str | None:
-    from .selftest import error  # needs this module
+    from .selftest import error, mma_mismatch  # needs this module
 
+    failed = f"the self-test of {spec.unit} failed on {device}: "
     remedy = "run install.py again; if that does not help, update the NVIDIA driver and report this"
     try:
+        if spec.probability == "nvfp4" and (mismatch := mma_mismatch(device)):
+            return f"{failed}{mismatch}; report this with the page of `python -m vc_attention.doctor`"
         found = max(error(spec, device, means) for means in (True, False))
     except (VCAttentionError, RuntimeError) as problem:
-        return f"the self-test of {spec.unit} failed on {device}: {problem}; {remedy}"
+        return f"{failed}{problem}; {remedy}"
     if not found < SELF_TEST_LIMIT:
-        return f"the self-test of {spec.unit} on {device} is off by {found:.2g}, {SELF_TEST_LIMIT} is allowed; {remedy}"
+        return f"{failed}it is off by {found:.2g}, {SELF_TEST_LIMIT} is allowed; {remedy}"
     return None
 
 

@@ -1,19 +1,29 @@
-"""A small attention call on a GPU against the reference with the same operands: what `dispatch` trusts kernels by."""
+"""What `dispatch` trusts kernels by: a small attention call on a GPU against the reference with the same operands, and
+for 4 bits, before it, the matrix instruction itself against exact arithmetic."""
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from . import layout, prepare, reference
+from . import launch, layout, prepare, reference
 from .config import Numerics
+from .params import Params
+from .reference.formats import NVFP4_GROUP, from_e2m1, from_e4m3
 
 if TYPE_CHECKING:
     from .dispatch import KernelSpec
 
 QUERIES, KEYS = 150, 700  # a ragged last tile on both sides, an odd number of key tiles
+
+MMA_UNIT, MMA_KERNEL = "mma_selftest", "vc_mma_selftest"
+MMA = Params(a="ptr", a_scale="ptr", b="ptr", b_scale="ptr", c="ptr")  # MmaSelftestParams, csrc/README.md
+MMA_LIMIT = 2**-10  # of the sum of absolute products: room for tensor cores that cut bits off, not for a wrong operand
+SCALES = 127  # UE4M3 codes that are numbers
+PRODUCTS = 2 * SCALES + 64
 
 
 def numerics_of(spec: KernelSpec) -> Numerics:
@@ -43,3 +53,55 @@ def error(spec: KernelSpec, device: torch.device, means: bool) -> float:
     out = dispatch.run(operands_on(device, made, means), numerics, torch.bfloat16)
     torch.cuda.synchronize(device)
     return float((out.double().cpu() - expected).norm() / expected.norm())
+
+
+@dataclass(frozen=True)
+class MmaOperands:
+    """Operands of block-scaled products `a b^T` in natural order, uint8, laid out as csrc/README.md says."""
+
+    a: torch.Tensor  # [PRODUCTS, 16, 32] two E2M1 codes a byte, the even k low
+    a_scale: torch.Tensor  # [PRODUCTS, 16, 4] UE4M3
+    b: torch.Tensor  # [PRODUCTS, 8, 32]
+    b_scale: torch.Tensor  # [PRODUCTS, 8, 4]
+
+    def exact(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(products, sums of the absolute terms), fp64 `[PRODUCTS, 16, 8]`."""
+        a, b = _values(self.a, self.a_scale), _values(self.b, self.b_scale)
+        return a @ b.mT, a.abs() @ b.abs().mT
+
+
+def _values(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    nibbles = torch.stack((codes & 15, codes >> 4), -1).flatten(-2)
+    return (from_e2m1(nibbles) * from_e4m3(scale).repeat_interleave(NVFP4_GROUP, -1)).double()
+
+
+def mma_operands() -> MmaOperands:
+    """Random elements; scales that differ from group to group, and on one side in turn every code that there is."""
+    random = torch.Generator().manual_seed(0)
+
+    def draw(low: int, high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(low, high, (PRODUCTS, *shape), generator=random, dtype=torch.uint8)
+
+    a_scale, b_scale = draw(0x30, 0x48, 16, 4), draw(0x30, 0x48, 8, 4)  # 0.5 to 3.75
+    every = torch.arange(SCALES, dtype=torch.uint8)[:, None, None]
+    a_scale[:SCALES], b_scale[SCALES : 2 * SCALES] = every, every
+    return MmaOperands(draw(0, 256, 16, 32), a_scale, draw(0, 256, 8, 32), b_scale)
+
+
+def mma_mismatch(device: torch.device) -> str | None:
+    """How the 4-bit matrix instruction of `device` differs from exact arithmetic, or None. Raises VCAttentionError."""
+    operands = mma_operands()
+    c = torch.full((PRODUCTS, 16, 8), torch.nan, device=device)
+    given = {field.name: getattr(operands, field.name).to(device) for field in dataclasses.fields(operands)}
+    stream = torch.cuda.current_stream(device).cuda_stream
+    kernel = launch.kernel(MMA_UNIT, MMA_KERNEL, device.index)
+    kernel.launch((PRODUCTS, 1, 1), (32, 1, 1), 0, stream, MMA.pack(**given, c=c))
+    got, (expected, magnitude) = c.cpu().double(), operands.exact()
+    wrong = ~((got - expected).abs() <= MMA_LIMIT * magnitude)  # NaN is wrong, too
+    if not wrong.any():
+        return None
+    first = tuple(wrong.nonzero()[0].tolist())
+    return (
+        f"its matrix instruction gives {int(wrong.sum())} of {wrong.numel()} values wrong, the first at product "
+        f"{first[0]}, row {first[1]}, column {first[2]}: {got[first]:g} instead of {expected[first]:g}"
+    )
