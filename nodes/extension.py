@@ -2,9 +2,10 @@
 
 from comfy_api.latest import ComfyExtension
 
+from .compare import VCAttentionCompare
 from .patch import VCAttentionPatch
 
 
 class VCAttentionExtension(ComfyExtension):
     async def get_node_list(self):
-        return [VCAttentionPatch]
+        return [VCAttentionPatch, VCAttentionCompare]
