@@ -114,11 +114,13 @@ def select(
     if torch.version.hip:  # there AMD's GPUs are "cuda" too, and some report the capability of a Hopper card
         return ["kernels need an NVIDIA GPU, this is PyTorch for AMD's"]
     index = torch.cuda.current_device() if device.index is None else device.index
-    here = [spec for spec in KERNELS if torch.cuda.get_device_capability(index) in spec.capabilities]
+    capability = torch.cuda.get_device_capability(index)
+    able = [spec for spec in KERNELS if not spec.misfits(numerics, head_dim)] or KERNELS
+    here = [spec for spec in able if capability in spec.capabilities]
     if not here:
-        written = sorted({"{}.{}".format(*capability) for spec in KERNELS for capability in spec.capabilities})
-        capability = "{}.{}".format(*torch.cuda.get_device_capability(index))
-        return [f"{torch.cuda.get_device_name(index)} is {capability}, attention kernels are for {', '.join(written)}"]
+        names = ["{}.{}".format(*c) for c in (capability, *sorted({c for spec in able for c in spec.capabilities}))]
+        gpu = torch.cuda.get_device_name(index)
+        return [f"{gpu} is {names[0]}, attention kernels of this kind are for {', '.join(names[1:])}"]
     spec = min(here, key=lambda spec: len(spec.misfits(numerics, head_dim)))
     reasons = prepare.unsupported(numerics) + spec.misfits(numerics, head_dim)
     if seqlen_k is not None and seqlen_k < spec.minimum_tokens:

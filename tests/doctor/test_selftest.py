@@ -1,4 +1,4 @@
-"""The self-test of the 4-bit matrix instruction on GPUs that are not there: what is right passes, what is wrong fails."""
+"""The self-test of the 4-bit matrix instruction on GPUs that are not there: right ones pass, wrong ones fail."""
 
 from __future__ import annotations
 
@@ -147,4 +147,11 @@ class TestSelection:
 
     def test_8_bits_do_not_wait_for_it(self, monkeypatch):
         monkeypatch.setattr(selftest, "mma_mismatch", lambda device: pytest.fail("asked for 8 bits"))
+        assert self.select("balanced").unit == "eight"
+
+    def test_another_gpu_is_told_which_ones_have_4_bits(self, monkeypatch):
+        hopper = dataclasses.replace(self.EIGHT, capabilities=((9, 0),))
+        monkeypatch.setattr(dispatch, "KERNELS", (*dispatch.KERNELS, hopper))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+        assert self.select("4bit") == ["Fake 5090 is 9.0, attention kernels of this kind are for 12.0"]
         assert self.select("balanced").unit == "eight"
