@@ -81,7 +81,7 @@ def pictures(a: torch.Tensor, b: torch.Tensor, brightest: float) -> tuple[torch.
 
 
 def overview(side_by_side: torch.Tensor, heat: torch.Tensor, worst: int, brightest: float) -> Image.Image:
-    """The node's picture: first frame, the one that differs most, last; stock, patched and heat map beside each other."""
+    """The node's picture: first frame, worst frame and last; stock, patched and heat map side by side."""
     frames, height, width = heat.shape[:3]
     chosen = sorted({0, worst, frames - 1})
     cell = (CELL, max(1, round(CELL * height / width)))
