@@ -40,9 +40,9 @@ def main() -> None:
     comfy.cli_args.args.cpu = True
 
     for name, (seed, channels_in, channels_out) in WAN.items():
-        _save(out / "diffusion_models" / name, _random_weights(_wan(channels_in, channels_out), seed))
-    _save(out / "diffusion_models" / HUNYUAN, _random_weights(_hunyuan(), 5))
-    _save(out / "vae" / VAE, _random_weights(_vae(), 6))
+        _save(out / "diffusion_models" / name, randomize(_wan(channels_in, channels_out), seed).state_dict())
+    _save(out / "diffusion_models" / HUNYUAN, randomize(_hunyuan(), 5).state_dict())
+    _save(out / "vae" / VAE, randomize(_vae(), 6).state_dict())
     _save(out / "loras" / LORA, _lora(7))
 
 
@@ -88,23 +88,23 @@ def _lora(seed: int) -> dict:
     return weights
 
 
-def _random_weights(module, seed: int) -> dict:
-    """The module's state with weights that keep activations near unit size: matrices scaled by their fan-in."""
+def randomize(module, seed: int):
+    """Fill a module, on whatever device it is, with random weights that keep activations near unit size: matrices
+    scaled by their fan-in. Returns the module."""
     import torch
 
-    generator = torch.Generator().manual_seed(seed)
-    state = {}
+    generator = None
     for name, tensor in module.state_dict().items():
+        generator = generator or torch.Generator(tensor.device).manual_seed(seed)
         last = name.rsplit(".", 1)[-1]
         if last == "bias":
-            value = torch.zeros(tensor.shape)
+            tensor.zero_()
         elif "norm" in name or last == "gamma":
-            value = torch.ones(tensor.shape)
+            tensor.fill_(1.0)
         else:
             fan_in = math.prod(tensor.shape[1:]) or 1
-            value = torch.randn(tensor.shape, generator=generator) / math.sqrt(fan_in)
-        state[name] = value
-    return state
+            tensor.normal_(generator=generator).div_(math.sqrt(fan_in))
+    return module
 
 
 def _save(path: Path, state: dict) -> None:

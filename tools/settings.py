@@ -109,6 +109,19 @@ WAN22_T2V_4_STEPS = replace(
     cfg=1.0,
 )
 
+_HUNYUAN = "https://huggingface.co/Comfy-Org/HunyuanVideo_1.5_repackaged/resolve/main/split_files/"
+
+
+HUNYUAN15_T2V = replace(
+    WAN22_T2V,
+    title="HunyuanVideo 1.5 text to video, 20 steps",
+    experts=(Expert("model", ModelFile("diffusion_models", "hunyuanvideo1.5_720p_t2v_fp16.safetensors"), 0, 20),),
+    length=121,
+    fps=24,
+    cfg=6.0,
+    shift=7.0,
+)
+
 RUNS = {"wan2.2_t2v": WAN22_T2V, "wan2.2_t2v_4_steps": WAN22_T2V_4_STEPS}
 
 

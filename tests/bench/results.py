@@ -96,6 +96,7 @@ def _cells(row: dict, speedups: list[str]) -> list[str]:
         f"{ms['min']:.3f} - {ms['max']:.3f}",
         number("tflops", ".0f"),
         number("gb_per_s", ",.0f"),
+        number("peak_gib", ".1f"),
         number("rel_l2", ".4f"),
         number("cosine", ".6f"),
         {True: "yes", False: "NO"}.get(row.get("bit_exact"), ""),
@@ -105,7 +106,7 @@ def _cells(row: dict, speedups: list[str]) -> list[str]:
     ]
 
 
-COLUMNS = ["", "ms", "min - max", "TFLOPS", "GB/s", "rel. L2", "cosine", "bits as reference", "SM MHz", "W"]
+COLUMNS = ["", "ms", "min - max", "TFLOPS", "GB/s", "peak GiB", "rel. L2", "cosine", "bits as reference", "SM MHz", "W"]
 
 
 def markdown(benchmark: str, result: dict) -> str:
