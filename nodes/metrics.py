@@ -1,4 +1,4 @@
-"""How alike two clips are, by functions of well-kept libraries: kornia, which ComfyUI brings, and lpips if installed."""
+"""How alike two clips are, by well-kept libraries: kornia, which ComfyUI brings, and lpips where it is installed."""
 
 from __future__ import annotations
 
