@@ -1,7 +1,7 @@
 """Model calls of ComfyUI's own video models at full size: stock attention beside ours, and what a whole clip takes.
 
-Weights are random, made on the device; ComfyUI's sampler runs the steps. ComfyUI is the one of tools/environment.py (the
-variable VC_ATTENTION_ENV names another folder).
+Weights are random, made on the device; ComfyUI's sampler runs the steps. ComfyUI is the one of tools/environment.py
+(the variable VC_ATTENTION_ENV names another folder).
 """
 
 from __future__ import annotations
@@ -170,8 +170,9 @@ def measured(shape: Shape, model: Model, device: str, dtype: torch.dtype, **widg
     for action, ms in times.items():
         row = Subject(f"ours, {action}", call=None, times=ms, accuracy={"rel_l2": error}).row(str(shape))
         rows.append(row | {"peak_gib": ours.peak_gib})
-    note = f"{shape}: ComfyUI {importlib.import_module('comfyui_version').__version__}, weights {str(dtype).removeprefix('torch.')}, "
-    return rows, [note + f"{ours.accelerated} attention calls accelerated in a model call", clip(shape, model.clip, rows)]
+    version = importlib.import_module("comfyui_version").__version__
+    note = f"{shape}: ComfyUI {version}, {dtype}; {ours.accelerated} attention calls of a model call accelerated"
+    return rows, [note, clip(shape, model.clip, rows)]
 
 
 def clip_actions(run: settings.Run) -> Counter[str]:
@@ -194,8 +195,10 @@ def clip(shape: Shape, run: settings.Run, rows: list[dict]) -> str:
     stock = calls * actions.total() * ms[STOCK] / 1e3
     ours = calls * sum(count * ms[f"ours, {action}"] for action, count in actions.items()) / 1e3
     taken = ", ".join(f"{count} x {action}" for action, count in actions.items())
-    text = f"{shape}: sampling `{run.title}` at {run.width}x{run.height}, {run.length} frames ({taken}; {calls} calls a "
-    return text + f"step) takes {stock:.0f} s with stock attention, {ours:.0f} s with ours: {stock / ours:.2f} times as fast"
+    return (
+        f"{shape}: sampling `{run.title}` at {run.width}x{run.height}, {run.length} frames ({taken}; {calls} calls a "
+        f"step) takes {stock:.0f} s with stock attention, {ours:.0f} s with ours: {stock / ours:.2f} times as fast"
+    )
 
 
 def run(shape: Shape, seconds: float) -> tuple[list[dict], list[str]]:
