@@ -1,29 +1,7 @@
 // Hopper attention: what a launch gets, what a kernel is made of, where things lie in shared memory.
 #pragma once
 
-#include "common/types.cuh"
-
-// All operands as in csrc/README.md, Z = B * H.
-struct AttentionParams {
-    const u8* q_codes;                             // [Z, nQ, 128, D]
-    const float* q_scale;                          // [Z, nQ * 128]
-    const u8* k_codes;                             // [Z, nK, 128, D]
-    const float* k_scale;                          // [Z, nK, 4]
-    const u8* v_codes;                             // [Z, nK, D, 128]
-    const float* v_scale;                          // [Z, D] (E4M3) or [Z, nK, D] (INT8)
-    const float* v_mean;                           // [Z, ceil(nK / 32), D, 32]; not read by kernels without means
-    void* out;                                     // [B, H, Nq, D] with the strides below, channels next to each other
-    i64 out_stride_b, out_stride_h, out_stride_n;  // in elements
-    int heads, seqlen_q, seqlen_k;
-    float score_scale;  // scores in log2 units = dot * q_scale * k_scale * score_scale
-    int out_is_fp16;    // else bf16
-};
-
-enum class Probability {
-    kExpCast,  // E4M3 bytes from one multiply-add (Eq. 7), row sums of the decoded bytes by columns of ones
-    kExact,    // exp2, rounded to E4M3, fp32 row sums
-    kU8,       // exp2, rounded to 255 levels for INT8 values, fp32 row sums
-};
+#include "common/attention.cuh"
 
 template <int kHeadDim_, Probability kProbability_, bool kRunningMax_, bool kMean_>
 struct Config {
@@ -32,8 +10,11 @@ struct Config {
     static constexpr bool kRunningMax = kRunningMax_;  // the paper's reference for P; else the maximum of its own step
     static constexpr bool kMean = kMean_;
 
-    static constexpr bool kExpCast = kProbability == Probability::kExpCast;
-    static constexpr bool kInt8Values = kProbability == Probability::kU8;
+    using Codes = CodeScale<kProbability, kRunningMax>;
+    static constexpr bool kExpCast = Codes::kExpCast;
+    static constexpr bool kInt8Values = Codes::kInt8Values;
+    static constexpr float kStepsPerOctave = Codes::kStepsPerOctave;
+    static constexpr float kTopCode = Codes::kTopCode;
 
     static constexpr int kWarpgroups = 2;  // consumers, 64 rows each
     static constexpr int kThreads = 128 * (kWarpgroups + 1);
@@ -50,13 +31,6 @@ struct Config {
     // Cheaper than reading Q again in every step, where registers allow it.
     static constexpr bool kQueriesInRegisters = kExpCast;
 
-    // Where the row maximum lands: 2^8 (Eq. 7) or E4M3's largest number; 255 levels.
-    static constexpr float kLog2Gain = kInt8Values ? 7.99435344f : kRunningMax ? 8.f : 8.80735492f;
-    // Centres the error of reading an E4M3 byte as a logarithm, see vc_attention/reference/probability.py.
-    static constexpr float kBeta = kRunningMax ? -0.35f : -0.46f;
-    // Scores are kept in eighths of an octave for ExpCast, whose codes count those, else in octaves.
-    static constexpr float kStepsPerOctave = kExpCast ? 8.f : 1.f;
-    static constexpr float kTopCode = kExpCast ? 8.f * kLog2Gain + 56.f + kBeta : kLog2Gain;
     static constexpr float kMaxSlope = kStepsPerOctave / 8.f;  // see Softmax::set_slope
     // A step whose weight would exceed 2^16 moves the row's reference: sums stay far from fp32's limits.
     static constexpr float kMaxLead = 16.f;

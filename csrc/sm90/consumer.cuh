@@ -4,11 +4,11 @@
 // step because FP8 products are summed with about 14 bits, and because the step's codes have a reference of their own.
 #pragma once
 
+#include "common/softmax.cuh"
 #include "common/swizzle.cuh"
 #include "ptx/async.cuh"
 #include "ptx/wgmma.cuh"
 #include "sm90/config.cuh"
-#include "sm90/softmax.cuh"
 
 template <bool kFirst, class A, class B>
 struct Select {
@@ -18,11 +18,6 @@ template <class A, class B>
 struct Select<false, A, B> {
     using Type = B;
 };
-
-// A channel without residual has scale 0; its means must survive the division.
-__device__ __forceinline__ float scale_or_one(float scale) {
-    return scale == 0.f ? 1.f : scale;
-}
 
 template <class C>
 struct Consumer {

@@ -1,8 +1,8 @@
 // A step of scores of a thread (two tiles): row maxima, the constants of its softmax, its low-bit probabilities.
 #pragma once
 
+#include "common/attention.cuh"
 #include "ptx/softmax.cuh"
-#include "sm90/config.cuh"
 
 // Integer scores are accumulated on top of the bits of 1.5 * 2^23, so that they are floats as they land: exact while
 // |dot| < 2^22, and |dot| <= 128 * 127 * 127 < 2^21.
