@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import torch
 
 from . import reference
 from .config import Action, Grouping, Numerics
 from .errors import KernelUnavailable, ParameterError
+
+if TYPE_CHECKING:
+    from .dispatch import KernelSpec
 
 HEAD_DIMS = (64, 128)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -22,6 +28,7 @@ def attend(
     action: Action,
     grouping: Grouping | None = None,
     backend: str = "auto",
+    lap: Callable[[str], None] = lambda stage: None,
 ) -> tuple[torch.Tensor, Grouping | None]:
     """Non-causal attention softmax(q k^T / sqrt(D)) v with low-bit operands.
 
@@ -30,36 +37,47 @@ def attend(
     action    what to do about grouping; a cold ASSIGN or REUSE groups
     grouping  what an earlier call on the same shape returned
     backend   "cuda" runs kernels, "reference" torch operations, "auto" kernels where they are the faster way
+    lap       called with "grouping", "preparation" and "attention" when that stage's work is queued, to time it
 
     Returns (out [B, H, Nq, D] in q's dtype, grouping for the next call or None when nothing was grouped).
     Raises ParameterError for what cannot be right, KernelUnavailable when backend is "cuda" and no kernel fits.
     """
     check(q, k, v, action, grouping, backend)
     dtype, means = q.dtype, action is not Action.PLAIN
-    if runs_kernels(q, k, numerics, backend):
+    spec = kernel_for(q, k, numerics, backend)
+    if spec is not None:
         from . import dispatch, prepare  # they register torch operators, which the reference does not need
 
         grouping = prepare.group(v, numerics, action, grouping)
-        operands = prepare.prepare(q, k, v, numerics, None if grouping is None else grouping.perm, means)
+        lap("grouping")
+        perm = None if grouping is None else grouping.perm
+        operands = prepare.prepare(q, k, v, numerics, perm, means, spec.block_n)
+        lap("preparation")
         del q, k, v  # the caller may have handed over its last references
-        return dispatch.run(operands, numerics, dtype), grouping
+        out = dispatch.run(operands, numerics, dtype)
+        lap("attention")
+        return out, grouping
     grouping = reference.group(v, numerics, action, grouping)
+    lap("grouping")
     operands = reference.prepare(q, k, v, numerics, None if grouping is None else grouping.perm, means)
+    lap("preparation")
     # Rounding errors must not turn values at the end of fp16's range into infinity.
     limit = torch.finfo(dtype).max
-    return reference.attention(operands, numerics).clamp_(-limit, limit).to(dtype), grouping
+    out = reference.attention(operands, numerics).clamp_(-limit, limit).to(dtype)
+    lap("attention")
+    return out, grouping
 
 
-def runs_kernels(q: torch.Tensor, k: torch.Tensor, numerics: Numerics, backend: str) -> bool:
-    """Whether kernels take the call; raises KernelUnavailable when they were asked for and none fits."""
+def kernel_for(q: torch.Tensor, k: torch.Tensor, numerics: Numerics, backend: str) -> KernelSpec | None:
+    """The kernel that takes the call, or None; raises KernelUnavailable when one was asked for and none fits."""
     if backend == "reference" or (backend == "auto" and not q.is_cuda):
-        return False
+        return None
     from . import dispatch
 
     found = dispatch.select(q.device, numerics, q.shape[-1], k.shape[-2] if backend == "auto" else None)
     if backend == "cuda" and isinstance(found, list):
         raise KernelUnavailable(found)
-    return not isinstance(found, list)
+    return None if isinstance(found, list) else found
 
 
 def check(

@@ -70,7 +70,7 @@ LIMITS = {
     "sample_stride": (1, 64),
     "k_mean_blocks": (0, 65536),
 }
-SWITCHES = ("smooth_k", "smooth_q", "hadamard", "four_over_six")
+SWITCHES = ("smooth_k", "smooth_q", "balance_qk", "hadamard", "sort_keys", "four_over_six")
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,10 @@ class Numerics:
     q_granularity       query rows that share a scale: token 1, warp 32, block 128
     k_granularity       keys that share a scale: thread 32 (strided, see csrc/README.md), warp 64, block 128
     smooth_k, smooth_q  subtract the channel mean of K; the mean of each 128 queries (restored in the scores)
-    k_mean_blocks       at most about this many blocks of 128 keys are read for the K mean; 0 reads all
+    k_mean_blocks       at most about this many blocks of 128 tokens are read for K mean and balance; 0 reads all
+    balance_qk          scale every channel of Q by a power of two and K by its inverse, so that both spread alike
     hadamard            rotate Q and K
+    sort_keys           order the keys inside each tile of 128 by size, so that those that share a scale are alike
     cluster_order       order of the k-means clusters: nearest-neighbour "chain", "label" as Eq. 3; "none": no grouping
     clusters            number of clusters; 0: one per `tokens_per_cluster` keys, within 8..512
     iterations          Lloyd iterations
@@ -108,7 +110,9 @@ class Numerics:
     smooth_k: bool = True
     k_mean_blocks: int = 64
     smooth_q: bool = False
+    balance_qk: bool = True
     hadamard: bool = True
+    sort_keys: bool = True
     cluster_order: str = "chain"
     clusters: int = 0
     tokens_per_cluster: int = 96
@@ -146,12 +150,16 @@ _PAPER = dict(
     q_granularity="block",
     k_granularity="block",
     k_mean_blocks=0,
+    balance_qk=False,
+    sort_keys=False,
     cluster_order="label",
     tokens_per_cluster=256,
     sample_stride=1,
     mean="plain",
 )
-_BASELINE = dict(p_scale="running", k_mean_blocks=0, cluster_order="none", mean="none")
+_BASELINE = dict(
+    p_scale="running", k_mean_blocks=0, balance_qk=False, sort_keys=False, cluster_order="none", mean="none"
+)
 
 _NVFP4 = dict(pv="nvfp4", probability="nvfp4")
 _BEST_NVFP4 = dict(p_scale="running", row_sum="decoded", four_over_six=True)

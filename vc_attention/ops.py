@@ -3,7 +3,8 @@
 All are functional: they return new tensors, never write an input, run on the current stream of the input's device and
 work under torch.compile, on fake tensors and inside a CUDA graph. Shapes and dtypes are those of csrc/README.md.
 
-v_format is "e4m3" or "int8". A perm of None keeps the sequence order.
+v_format is "e4m3" or "int8", whose scales `shared_tiles` neighbouring tiles share. A perm of None keeps the sequence
+order. When `prepare_k` sorts, its order takes the place of perm for V.
 """
 
 from __future__ import annotations
@@ -53,43 +54,80 @@ def _check_perm(perm: Tensor | None, x: Tensor) -> None:
         )
 
 
+# --- channel statistics: mean of k f32 [B,H,D], factor f32 [B,H,2,D] for q and for k ----------------------------------
+
+
+def _stats_outputs(q: Tensor, k: Tensor, max_blocks: int, balance: bool) -> tuple[Tensor, Tensor]:
+    batch, heads, _, head_dim = k.shape
+    return _empty(k, batch, heads, head_dim), _empty(k, batch, heads, 2, head_dim)
+
+
+def _channel_stats(q: Tensor, k: Tensor, max_blocks: int, balance: bool) -> tuple[Tensor, Tensor]:
+    stages.check("q", q)
+    stages.check("k", k)
+    if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3] or q.device != k.device:
+        got = (tuple(q.shape), q.device)
+        raise ParameterError("q", f"heads and channels of k, {tuple(k.shape)} on {k.device}", got, "align them")
+    outputs = _stats_outputs(q, k, max_blocks, balance)
+    stages.channel_stats(q, k, max_blocks, balance, *outputs)
+    return outputs
+
+
+def _check_stats(x: Tensor, **stats: Tensor) -> None:
+    for name, tensor in stats.items():
+        shape = (*x.shape[:2], 2, x.shape[3]) if name == "factor" else (*x.shape[:2], x.shape[3])
+        if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
+            got = (tuple(tensor.shape), tensor.dtype)
+            raise ParameterError(name, f"contiguous fp32 {shape}", got, "take it from channel_stats")
+
+
 # --- q: codes u8 [B,H,nQ,128,D], scale f32 [B,H,nQ*128] -------------------------------------------------------------
 
 
-def _q_outputs(q: Tensor) -> tuple[Tensor, Tensor]:
+def _q_outputs(q: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
     batch, heads, seqlen, head_dim = q.shape
     count = tiles(seqlen)
     return _empty(q, batch, heads, count, TILE, head_dim, dtype=torch.uint8), _empty(q, batch, heads, count * TILE)
 
 
-def _prepare_q(q: Tensor) -> tuple[Tensor, Tensor]:
+def _prepare_q(q: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
     stages.check("q", q)
-    outputs = _q_outputs(q)
-    stages.prepare_q(q, *outputs)
+    _check_stats(q, factor=factor)
+    outputs = _q_outputs(q, factor)
+    stages.prepare_q(q, factor, *outputs)
     return outputs
 
 
-# --- k: codes u8 [B,H,nK,128,D], scale f32 [B,H,nK,4] ---------------------------------------------------------------
+# --- k: codes u8 [B,H,nK,128,D], scale f32 [B,H,nK,4], order i32 [B,H,N] or [B,H,0] when keys are not sorted ----------
 
 
-def _k_outputs(k: Tensor, perm: Tensor | None, mean_blocks: int) -> tuple[Tensor, Tensor]:
+def _k_outputs(
+    k: Tensor, perm: Tensor | None, mean: Tensor, factor: Tensor, sort: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, seqlen, head_dim = k.shape
     count = tiles(seqlen)
-    return _empty(k, batch, heads, count, TILE, head_dim, dtype=torch.uint8), _empty(k, batch, heads, count, 4)
+    codes = _empty(k, batch, heads, count, TILE, head_dim, dtype=torch.uint8)
+    order = _empty(k, batch, heads, seqlen if sort else 0, dtype=torch.int32)
+    return codes, _empty(k, batch, heads, count, 4), order
 
 
-def _prepare_k(k: Tensor, perm: Tensor | None, mean_blocks: int) -> tuple[Tensor, Tensor]:
+def _prepare_k(
+    k: Tensor, perm: Tensor | None, mean: Tensor, factor: Tensor, sort: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     stages.check("k", k)
     _check_perm(perm, k)
-    outputs = _k_outputs(k, perm, mean_blocks)
-    stages.prepare_k(k, perm, mean_blocks, *outputs)
-    return outputs
+    _check_stats(k, mean=mean, factor=factor)
+    codes, scale, order = _k_outputs(k, perm, mean, factor, sort)
+    stages.prepare_k(k, perm, mean, factor, codes, scale, order if sort else None)
+    return codes, scale, order
 
 
 # --- v: codes u8 [B,H,nK,D,128], scale f32 [B,H,D] or [B,H,nK,D], mean f32 [B,H,ceil(nK/32) or 0,D,32] ---------
 
 
-def _v_outputs(v: Tensor, perm: Tensor | None, v_format: str, means: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _v_outputs(
+    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int
+) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, seqlen, head_dim = v.shape
     count = tiles(seqlen)
     scale = _empty(v, batch, heads, head_dim) if v_format == "e4m3" else _empty(v, batch, heads, count, head_dim)
@@ -98,13 +136,17 @@ def _v_outputs(v: Tensor, perm: Tensor | None, v_format: str, means: bool) -> tu
     return codes, scale, _empty(v, batch, heads, groups, head_dim, MEAN_GROUP)
 
 
-def _prepare_v(v: Tensor, perm: Tensor | None, v_format: str, means: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _prepare_v(
+    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int
+) -> tuple[Tensor, Tensor, Tensor]:
     stages.check("v", v)
     _check_perm(perm, v)
     if v_format not in V_FORMATS:
         raise ParameterError("v_format", f"one of {', '.join(V_FORMATS)}", v_format, "choose one of these")
-    outputs = _v_outputs(v, perm, v_format, means)
-    stages.prepare_v(v, perm, v_format, means, *outputs)
+    if shared_tiles not in (1, 2):
+        raise ParameterError("shared_tiles", "1 or 2", shared_tiles, "take block_n / 128 of the attention kernel")
+    outputs = _v_outputs(v, perm, v_format, means, shared_tiles)
+    stages.prepare_v(v, perm, v_format, means, shared_tiles, *outputs)
     return outputs
 
 
@@ -149,10 +191,21 @@ def _assign(v: Tensor, centroids: Tensor, step: Tensor, rank: Tensor) -> Tensor:
     return perm
 
 
-register("prepare_q(Tensor q) -> (Tensor, Tensor)", _prepare_q, _q_outputs)
-register("prepare_k(Tensor k, Tensor? perm, int mean_blocks) -> (Tensor, Tensor)", _prepare_k, _k_outputs)
 register(
-    "prepare_v(Tensor v, Tensor? perm, str v_format, bool means) -> (Tensor, Tensor, Tensor)", _prepare_v, _v_outputs
+    "channel_stats(Tensor q, Tensor k, int max_blocks, bool balance) -> (Tensor, Tensor)",
+    _channel_stats,
+    _stats_outputs,
+)
+register("prepare_q(Tensor q, Tensor factor) -> (Tensor, Tensor)", _prepare_q, _q_outputs)
+register(
+    "prepare_k(Tensor k, Tensor? perm, Tensor mean, Tensor factor, bool sort) -> (Tensor, Tensor, Tensor)",
+    _prepare_k,
+    _k_outputs,
+)
+register(
+    "prepare_v(Tensor v, Tensor? perm, str v_format, bool means, int shared_tiles) -> (Tensor, Tensor, Tensor)",
+    _prepare_v,
+    _v_outputs,
 )
 register(
     "group(Tensor v, int clusters, int iterations, int sample_stride) -> (Tensor, Tensor, Tensor, Tensor)",

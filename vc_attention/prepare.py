@@ -75,18 +75,28 @@ def group(v: torch.Tensor, numerics: Numerics, action: Action, kept: Grouping | 
 
 
 def prepare(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numerics: Numerics, perm: torch.Tensor | None, means: bool
-) -> Operands:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numerics: Numerics, perm: torch.Tensor | None, means: bool,
+    block_n: int,
+) -> Operands:  # fmt: skip
     """Operands of one call; q `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`, perm int32 `[B, H, Nk]` or None.
 
-    `means` False leaves the block means out (Action.PLAIN). Inputs of any strides are read where they lie and never
+    `means` False leaves the block means out (Action.PLAIN). `block_n` is that of the attention kernel, 128 or 256 keys
+    (`dispatch.KernelSpec`). Inputs of any strides are read where they lie and never
     written; fp32 is rounded to bf16 one tensor at a time. Extra memory is at most `extra_bytes`.
     """
     means = means and numerics.mean != "none"
-    prepared_q = torch.ops.vc_attention.prepare_q(_narrow(q))
-    prepared_k = torch.ops.vc_attention.prepare_k(_narrow(k), perm, numerics.k_mean_blocks)
-    prepared_v = torch.ops.vc_attention.prepare_v(_narrow(v), perm, numerics.pv, means)
-    return Operands(*prepared_q, *prepared_k, *prepared_v, seqlen_q=q.shape[2], seqlen_k=k.shape[2])
+    run = torch.ops.vc_attention
+    seqlen_q, seqlen_k = q.shape[2], k.shape[2]
+    q, k = _narrow(q), _narrow(k)
+    mean, factor = run.channel_stats(q, k, numerics.k_mean_blocks, numerics.balance_qk)
+    prepared_q = run.prepare_q(q, factor)
+    del q
+    *prepared_k, order = run.prepare_k(k, perm, mean, factor, numerics.sort_keys)
+    del k
+    prepared_v = run.prepare_v(
+        _narrow(v), order if numerics.sort_keys else perm, numerics.pv, means, max(1, block_n // TILE)
+    )
+    return Operands(*prepared_q, *prepared_k, *prepared_v, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
 
 
 def operand_bytes(batch: int, heads: int, seqlen_q: int, seqlen_k: int, head_dim: int, numerics: Numerics) -> int:
@@ -109,13 +119,14 @@ def extra_bytes(
     the at most 24 tensors up, by 2 MiB for large ones; that is included.
     """
     stride, clusters = numerics.sample_stride, cluster_count(seqlen_k, numerics)
-    _, sampled, _ = stages.k_mean_blocks(seqlen_k, numerics.k_mean_blocks)
+    sampled = sum(stages.sampled_blocks(n, numerics.k_mean_blocks)[1] for n in (seqlen_q, seqlen_k))
     rows, chunks = -(-seqlen_k // stride), -(-seqlen_k // stages.ASSIGN_CHUNK)
     grouping = 4 * seqlen_k + clusters * (head_dim + 4) + 4
     training = 4 * tiles(rows) + 4 * rows  # and what sorting `rows` tokens takes, which is less than sorting all
     sorting = 2 * seqlen_k + 4 * chunks * clusters
-    smoothing = 4 * head_dim * max(sampled + 1, tiles(seqlen_k) + 1)
-    cast = 2 * max(seqlen_q, seqlen_k) * head_dim if dtype == torch.float32 else 0
+    statistics = 4 * head_dim * (2 * sampled + 3)
+    smoothing = 4 * head_dim * (tiles(seqlen_k) + 1) + 4 * seqlen_k  # and the order of the keys
+    cast = 2 * (seqlen_q + seqlen_k) * head_dim if dtype == torch.float32 else 0
     operands = operand_bytes(1, 1, seqlen_q, seqlen_k, head_dim, numerics)
-    per_head = grouping + max(training + sorting, operands + smoothing) + cast
+    per_head = grouping + max(training + sorting, operands + statistics + smoothing) + cast
     return batch * heads * per_head + 24 * (2 << 20)

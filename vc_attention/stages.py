@@ -13,7 +13,6 @@ from .launch import kernel
 from .params import Params
 
 TILE = 128
-BLOCK_N = 2 * TILE  # keys that an attention kernel sums before it scales: they share an INT8 value scale
 ASSIGN_THREADS, ASSIGN_CHUNK = 192, 768  # kAssignThreads and kChunkTokens of csrc/smxx/assign.cuh
 MAX_CLUSTERS = 512
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -23,13 +22,16 @@ VIEW = Params(
     data="ptr", stride_batch="i64", stride_head="i64", stride_token="i64", stride_channel="i64",
     heads="i32", vector="i32",
 )  # fmt: skip
-PREPARE_Q = Params(q=VIEW, codes="ptr", scale="ptr", seqlen="i32")
-K_MEAN = Params(k=VIEW, sums="ptr", seqlen="i32", block_stride="i32")
-K_MEAN_FINISH = Params(sums="ptr", mean="ptr", sampled="i32", rows="f32")
-PREPARE_K = Params(k=VIEW, perm="ptr", mean="ptr", codes="ptr", scale="ptr", seqlen="i32")
+SAMPLE_SUMS = Params(x=VIEW, sums="ptr", squares="ptr", seqlen="i32", block_stride="i32")
+CHANNEL_STATS = Params(
+    k_sums="ptr", k_squares="ptr", q_squares="ptr", k_mean="ptr", factor="ptr",
+    sampled_q="i32", sampled_k="i32", rows_q="f32", rows_k="f32",
+)  # fmt: skip
+PREPARE_Q = Params(q=VIEW, factor="ptr", codes="ptr", scale="ptr", seqlen="i32")
+PREPARE_K = Params(k=VIEW, perm="ptr", mean="ptr", factor="ptr", codes="ptr", scale="ptr", order="ptr", seqlen="i32")
 PREPARE_V = Params(
     v=VIEW, perm="ptr", amax="ptr", codes="ptr", scale="ptr", block_mean="ptr", mean="ptr",
-    seqlen="i32", means="i32",
+    seqlen="i32", means="i32", shared_tiles="i32",
 )  # fmt: skip
 KMEANS_MOMENTS = Params(v=VIEW, sums="ptr", rows="i32", token_stride="i32")
 KMEANS_INIT = Params(
@@ -51,8 +53,8 @@ def tiles(seqlen: int) -> int:
     return -(-seqlen // TILE)
 
 
-def k_mean_blocks(seqlen: int, max_blocks: int) -> tuple[int, int, int]:
-    """(every how many blocks of 128 keys one is read for the K mean, how many are, tokens in them)."""
+def sampled_blocks(seqlen: int, max_blocks: int) -> tuple[int, int, int]:
+    """(every how many blocks of 128 tokens one is read for channel statistics, how many are, tokens in them)."""
     blocks = tiles(seqlen)
     stride = max(1, blocks // max_blocks) if max_blocks else 1
     sampled = -(-blocks // stride)
@@ -95,32 +97,51 @@ def _suffix(x: torch.Tensor) -> str:
     return f"{DTYPES[x.dtype]}_d{x.shape[-1]}"
 
 
-def prepare_q(q: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> None:
+def _sample_sums(x: torch.Tensor, max_blocks: int) -> tuple[torch.Tensor, torch.Tensor, int, int]:
+    """(channel sums and sums of squares of every sampled block, fp32 `[B * H, sampled, D]`; sampled; their tokens)."""
+    batch, heads, seqlen, head_dim = x.shape
+    stride, sampled, rows = sampled_blocks(seqlen, max_blocks)
+    sums, squares = torch.empty(2, batch * heads, sampled, head_dim, device=x.device)
+    params = SAMPLE_SUMS.pack(x=_view(x), sums=sums, squares=squares, seqlen=seqlen, block_stride=stride)
+    _launch("prepare", f"vc_sample_sums_{_suffix(x)}", x, (batch * heads, sampled), 2 * head_dim, params)
+    return sums, squares, sampled, rows
+
+
+def channel_stats(
+    q: torch.Tensor, k: torch.Tensor, max_blocks: int, balance: bool, mean: torch.Tensor, factor: torch.Tensor
+) -> None:
+    """Fills mean and factor of `ops.channel_stats`."""
+    batch, heads, _, head_dim = k.shape
+    k_sums, k_squares, sampled_k, rows_k = _sample_sums(k, max_blocks)
+    q_squares, sampled_q, rows_q = _sample_sums(q, max_blocks)[1:] if balance else (None, 0, 0)
+    params = CHANNEL_STATS.pack(
+        k_sums=k_sums, k_squares=k_squares, q_squares=q_squares, k_mean=mean, factor=factor,
+        sampled_q=sampled_q, sampled_k=sampled_k, rows_q=rows_q, rows_k=rows_k,
+    )  # fmt: skip
+    _launch("prepare", "vc_channel_stats", k, (batch * heads,), head_dim, params)
+
+
+def prepare_q(q: torch.Tensor, factor: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> None:
     """Fills codes and scale of `ops.prepare_q`."""
     batch, heads, seqlen, _ = q.shape
-    params = PREPARE_Q.pack(q=_view(q), codes=codes, scale=scale, seqlen=seqlen)
+    params = PREPARE_Q.pack(q=_view(q), factor=factor, codes=codes, scale=scale, seqlen=seqlen)
     _launch("prepare", f"vc_prepare_q_{_suffix(q)}", q, (batch * heads, tiles(seqlen)), 128, params)
 
 
 def prepare_k(
-    k: torch.Tensor, perm: torch.Tensor | None, mean_blocks: int, codes: torch.Tensor, scale: torch.Tensor
-) -> None:
-    """Fills codes and scale of `ops.prepare_k`."""
-    batch, heads, seqlen, head_dim = k.shape
-    stride, sampled, rows = k_mean_blocks(seqlen, mean_blocks)
-    sums = torch.empty(batch * heads, sampled, head_dim, device=k.device)
-    mean = torch.empty(batch * heads, head_dim, device=k.device)
-    view = _view(k)
-    params = K_MEAN.pack(k=view, sums=sums, seqlen=seqlen, block_stride=stride)
-    _launch("prepare", f"vc_k_mean_{_suffix(k)}", k, (batch * heads, sampled), 2 * head_dim, params)
-    params = K_MEAN_FINISH.pack(sums=sums, mean=mean, sampled=sampled, rows=rows)
-    _launch("prepare", "vc_k_mean_finish", k, (batch * heads,), head_dim, params)
-    params = PREPARE_K.pack(k=view, perm=perm, mean=mean, codes=codes, scale=scale, seqlen=seqlen)
+    k: torch.Tensor, perm: torch.Tensor | None, mean: torch.Tensor, factor: torch.Tensor,
+    codes: torch.Tensor, scale: torch.Tensor, order: torch.Tensor | None,
+) -> None:  # fmt: skip
+    """Fills codes, scale and order of `ops.prepare_k`."""
+    batch, heads, seqlen, _ = k.shape
+    params = PREPARE_K.pack(
+        k=_view(k), perm=perm, mean=mean, factor=factor, codes=codes, scale=scale, order=order, seqlen=seqlen
+    )
     _launch("prepare", f"vc_prepare_k_{_suffix(k)}", k, (batch * heads, tiles(seqlen)), 128, params)
 
 
 def prepare_v(
-    v: torch.Tensor, perm: torch.Tensor | None, pv: str, means: bool,
+    v: torch.Tensor, perm: torch.Tensor | None, pv: str, means: bool, shared_tiles: int,
     codes: torch.Tensor, scale: torch.Tensor, mean: torch.Tensor,
 ) -> None:  # fmt: skip
     """Fills codes, scale and mean of `ops.prepare_v`."""
@@ -131,9 +152,9 @@ def prepare_v(
         block_mean = torch.empty(batch * heads, tiles(seqlen), head_dim, device=v.device)
     params = PREPARE_V.pack(
         v=_view(v), perm=perm, amax=amax, codes=codes, scale=scale, block_mean=block_mean, mean=mean,
-        seqlen=seqlen, means=int(means),
+        seqlen=seqlen, means=int(means), shared_tiles=shared_tiles,
     )  # fmt: skip
-    blocks = tiles(seqlen) if pv == "e4m3" else -(-tiles(seqlen) // 2)  # INT8 tiles share scales by two
+    blocks = tiles(seqlen) if pv == "e4m3" else -(-tiles(seqlen) // shared_tiles)
     for stage in ("v_moments", "v_e4m3") if pv == "e4m3" else ("v_int8",):
         _launch("prepare", f"vc_{stage}_{_suffix(v)}", v, (batch * heads, blocks), 2 * head_dim, params)
 

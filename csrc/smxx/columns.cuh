@@ -105,9 +105,17 @@ __device__ inline void widen_pair(const TileWords& raw, int group, int pair, flo
     widen<T>(word, x);
 }
 
-// Column sums of the tile as it is.
-template <class T, int D>
-__device__ inline void sum_rows(const TileWords& raw, const Columns<D>& at, Partials<D>& partial) {
+struct Itself {
+    __device__ float operator()(float x) const { return x; }
+};
+
+struct Square {
+    __device__ float operator()(float x) const { return x * x; }
+};
+
+// Column sums of `of` of the tile's elements.
+template <class T, int D, class Of>
+__device__ inline void sum_rows(const TileWords& raw, const Columns<D>& at, Partials<D>& partial, Of of) {
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
         float sum[8];
@@ -116,7 +124,10 @@ __device__ inline void sum_rows(const TileWords& raw, const Columns<D>& at, Part
             float x[2][8];
             widen_pair<T>(raw, group, pair, x);
 #pragma unroll
-            for (int j = 0; j < 8; ++j) sum[j] = pair == 0 ? x[0][j] + x[1][j] : sum[j] + (x[0][j] + x[1][j]);
+            for (int j = 0; j < 8; ++j) {
+                float both = of(x[0][j]) + of(x[1][j]);
+                sum[j] = pair == 0 ? both : sum[j] + both;
+            }
         }
         reduce_rows(sum, group, at, partial, Add());
     }

@@ -23,11 +23,11 @@ template <class T, int D>
 __device__ inline void kmeans_moments(const KMeansMomentsParams& p) {
     __shared__ float warp_sum[4];
     const Quad at;
-    i64 token[kPasses];
+    int token[kPasses];
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
         int row = kTile * blockIdx.y + 32 * at.warp + 8 * pass + at.row;
-        token[pass] = row < p.rows ? (i64)row * p.token_stride : -1;
+        token[pass] = row < p.rows ? row * p.token_stride : -1;
     }
     u32 raw[kPasses][D / 32][4];
     load_quads(p.v, head(p.v, blockIdx.x), token, at, raw);

@@ -12,32 +12,39 @@ struct View {
     int vector;  // 1: channels are contiguous and every row starts on 16 bytes
 };
 
-struct PrepareQParams {
-    View q;
-    u8* codes;     // [BH, nT, 128, D] tile images
-    float* scale;  // [BH, nT * 128]
-    int seqlen;
-};
-
-struct KMeanParams {
-    View k;
-    float* sums;  // [BH, sampled, D] sum of every sampled block
+struct SampleSumsParams {
+    View x;
+    float* sums;     // [BH, sampled, D] sum of every sampled block
+    float* squares;  // [BH, sampled, D] and of its squares
     int seqlen, block_stride;
 };
 
-struct KMeanFinishParams {
-    const float* sums;  // [BH, sampled, D]
-    float* mean;        // [BH, D]
-    int sampled;
-    float rows;  // tokens in the sampled blocks
+struct ChannelStatsParams {
+    const float* k_sums;     // [BH, sampled_k, D]
+    const float* k_squares;  // [BH, sampled_k, D]
+    const float* q_squares;  // [BH, sampled_q, D], or null: channels are not balanced
+    float* k_mean;           // [BH, D]
+    float* factor;           // [BH, 2, D] what multiplies Q, and what multiplies K: powers of two
+    int sampled_q, sampled_k;
+    float rows_q, rows_k;  // tokens in the sampled blocks
+};
+
+struct PrepareQParams {
+    View q;
+    const float* factor;  // [BH, 2, D]
+    u8* codes;            // [BH, nT, 128, D] tile images
+    float* scale;         // [BH, nT * 128]
+    int seqlen;
 };
 
 struct PrepareKParams {
     View k;
-    const int* perm;    // [BH, seqlen] or null: sequence order
-    const float* mean;  // [BH, D]
-    u8* codes;          // [BH, nT, 128, D] tile images
-    float* scale;       // [BH, nT, 4]
+    const int* perm;      // [BH, seqlen] or null: sequence order
+    const float* mean;    // [BH, D]
+    const float* factor;  // [BH, 2, D]
+    u8* codes;            // [BH, nT, 128, D] tile images
+    float* scale;         // [BH, nT, 4]
+    int* order;           // [BH, seqlen] perm with the keys of each tile sorted, or null: keep perm's order
     int seqlen;
 };
 
@@ -46,11 +53,12 @@ struct PrepareVParams {
     const int* perm;    // [BH, seqlen] or null: sequence order
     u32* amax;          // [BH, D] bits of the residual's magnitude, zeroed by the host; E4M3 only
     u8* codes;          // [BH, nT, D, 128] tile images
-    float* scale;       // [BH, D] for E4M3, [BH, nT, D] for INT8, tiles 2j and 2j + 1 alike
+    float* scale;       // [BH, D] for E4M3, [BH, nT, D] for INT8
     float* block_mean;  // [BH, nT, D] before correction; E4M3 only
     float* mean;        // [BH, ceil(nT / 32), D, 32] images of corrected means, TF32; unused when means are off
     int seqlen;
-    int means;  // 0: block means are off
+    int means;         // 0: block means are off
+    int shared_tiles;  // 1 or 2 neighbouring tiles that share an INT8 scale
 };
 
 struct KMeansMomentsParams {

@@ -1,5 +1,5 @@
 // Operand preparation for any arch from sm_80: one kernel per operand, input type and head dim.
-#include "smxx/k_mean.cuh"
+#include "smxx/channel_stats.cuh"
 #include "smxx/prepare_qk.cuh"
 #include "smxx/prepare_v.cuh"
 
@@ -11,7 +11,7 @@
 
 #define VC_KERNELS(dtype, T, D)                                        \
     VC_KERNEL(prepare_q, PrepareQParams, kQuadThreads, 4, dtype, T, D) \
-    VC_KERNEL(k_mean, KMeanParams, 2 * D, 3, dtype, T, D)              \
+    VC_KERNEL(sample_sums, SampleSumsParams, 2 * D, 2, dtype, T, D)    \
     VC_KERNEL(prepare_k, PrepareKParams, kQuadThreads, 3, dtype, T, D) \
     VC_KERNEL(v_moments, PrepareVParams, 2 * D, 3, dtype, T, D)        \
     VC_KERNEL(v_e4m3, PrepareVParams, 2 * D, 3, dtype, T, D)           \

@@ -1,5 +1,5 @@
-// Q and K: (gather, smooth,) rotate, quantize to INT8, write tile images. Replaces quantize_q and quantize_k of
-// vc_attention/reference/scores.py. No thread waits for another warp.
+// Q and K: (gather, smooth,) balance, rotate, (sort,) quantize to INT8, write tile images. Replaces quantize_q,
+// sorted_keys and quantize_k of vc_attention/reference/scores.py.
 #pragma once
 
 #include "common/hadamard.cuh"
@@ -21,91 +21,161 @@ __device__ inline void store_row(u8* image, int row, int column, const float (&x
     }
 }
 
+// One value a channel into shared memory; visible after the next barrier.
+template <int D>
+__device__ inline void stage_channels(const float* source, float (&shared)[D]) {
+    for (int channel = threadIdx.x; channel < D; channel += kQuadThreads) shared[channel] = source[channel];
+}
+
+// The eight values that belong to a chunk of a row. Read again in every pass: kept, they would not fit beside the rows.
+__device__ inline void load_chunk(const float* shared, const Quad& at, int chunk, float (&value)[8]) {
+    *reinterpret_cast<float4*>(value) = load_shared_v4(shared + 8 * at.column + 32 * chunk);
+    *reinterpret_cast<float4*>(value + 4) = load_shared_v4(shared + 8 * at.column + 32 * chunk + 4);
+}
+
+__device__ inline float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
+    return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
+}
+
+// Row within the tile that lane row `at.row` of `pass` holds.
+__device__ inline int row_of(const Quad& at, int pass) {
+    return 32 * at.warp + 8 * pass + at.row;
+}
+
 // grid (BH, nT), 128 threads
 template <class T, int D>
 __device__ inline void prepare_q(const PrepareQParams& p) {
     const Quad at;
     int bh = blockIdx.x, tile = blockIdx.y;
     i64 image = (i64)bh * gridDim.y + tile;
+    __shared__ float factor[D];
+    stage_channels<D>(p.factor + (i64)bh * 2 * D, factor);
 
-    i64 token[kPasses];
+    int token[kPasses];
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-        int query = kTile * tile + 32 * at.warp + 8 * pass + at.row;
+        int query = kTile * tile + row_of(at, pass);
         token[pass] = query < p.seqlen ? query : -1;
     }
     u32 raw[kPasses][D / 32][4];
     load_quads(p.q, head(p.q, bh), token, at, raw);
+    __syncthreads();
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-        int row = 32 * at.warp + 8 * pass + at.row;
         float x[D / 32][8];
         widen<T>(raw[pass], x);
+#pragma unroll
+        for (int chunk = 0; chunk < D / 32; ++chunk) {
+            float f[8];
+            load_chunk(factor, at, chunk, f);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) x[chunk][i] *= f[i];
+        }
         hadamard_quad(x, at.column);
-        float amax = thread_amax(x);
-        amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, 1));
-        amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, 2));
+        float amax = quad_max(thread_amax(x));
         bool zero = amax < kTiny;
+        int row = row_of(at, pass);
         store_row<D>(p.codes + image * kTile * D, row, at.column, x, zero ? 0.f : __fdiv_rn(kInt8Max, amax));
         if (at.column == 0) p.scale[image * kTile + row] = zero ? 0.f : __fdiv_rn(amax, kInt8Max);
     }
 }
 
-// Key within the tile that lane row `at.row` of `pass` holds: warp w has the keys of scale group w.
-__device__ inline int key_of(const Quad& at, int pass) {
-    return 16 * (2 * pass + (at.row >> 2)) + 4 * at.warp + (at.row & 3);
+// Scale group of the key at place `place` of a tile.
+__device__ inline int group_of_place(int place) {
+    return place >> 2 & 3;
 }
 
-// grid (BH, nT), 128 threads. Warp w owns scale group w: the keys with (key >> 2 & 3) == w.
+// What the rows of a tile tell each other.
+struct KeyShared {
+    uint4 key[kTile / 4];  // a row's size with its number in the last bits, see sorted_keys
+    float amax[kTile];
+    int place[kTile];
+    u32 group_amax[4];  // bits of a magnitude, which order as it does
+};
+
+// Place of key `threadIdx.x` among the tile's keys: groups take them in ascending order. Then the groups' magnitudes.
+__device__ inline void place_keys(KeyShared& s, bool sorts) {
+    int key = threadIdx.x, place = key;
+    if (sorts) {
+        u32 mine = reinterpret_cast<const u32*>(s.key)[key];
+        int rank = 0;
+#pragma unroll 8
+        for (int i = 0; i < kTile / 4; ++i) {
+            uint4 four = s.key[i];
+            rank += (four.x < mine) + (four.y < mine) + (four.z < mine) + (four.w < mine);
+        }
+        place = 16 * (rank >> 2 & 7) + 4 * (rank >> 5) + (rank & 3);
+    }
+    s.place[key] = place;
+    atomicMax(&s.group_amax[group_of_place(place)], __float_as_uint(s.amax[key]));
+    __syncthreads();
+}
+
+// x = the rotated row of a key; a row past seqlen is zero.
+template <class T, int D>
+__device__ inline void rotated_key(const u32 (&raw)[D / 32][4], bool exists, const float (&mean)[D],
+                                   const float (&factor)[D], const Quad& at, float (&x)[D / 32][8]) {
+    widen<T>(raw, x);
+#pragma unroll
+    for (int chunk = 0; chunk < D / 32; ++chunk) {
+        float m[8], f[8];
+        load_chunk(mean, at, chunk, m);
+        load_chunk(factor, at, chunk, f);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[chunk][i] = exists ? (x[chunk][i] - m[i]) * f[i] : 0.f;
+    }
+    hadamard_quad(x, at.column);
+}
+
+// grid (BH, nT), 128 threads
 template <class T, int D>
 __device__ inline void prepare_k(const PrepareKParams& p) {
     const Quad at;
     int bh = blockIdx.x, tile = blockIdx.y;
     i64 image = (i64)bh * gridDim.y + tile;
-    __shared__ float mean[D];
-    for (int channel = threadIdx.x; channel < D; channel += kQuadThreads) mean[channel] = p.mean[bh * D + channel];
+    const int* perm = p.perm == nullptr ? nullptr : p.perm + (i64)bh * p.seqlen;
+    __shared__ float mean[D], factor[D];
+    __shared__ KeyShared s;
+    stage_channels<D>(p.mean + (i64)bh * D, mean);
+    stage_channels<D>(p.factor + ((i64)bh * 2 + 1) * D, factor);
+    if (threadIdx.x < 4) s.group_amax[threadIdx.x] = 0;
 
-    i64 token[kPasses];
+    int token[kPasses];
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-        int place = kTile * tile + key_of(at, pass);
-        token[pass] = place >= p.seqlen ? -1 : p.perm == nullptr ? place : p.perm[(i64)bh * p.seqlen + place];
+        int place = kTile * tile + row_of(at, pass);
+        token[pass] = place >= p.seqlen ? -1 : perm == nullptr ? place : perm[place];
     }
     u32 raw[kPasses][D / 32][4];
     load_quads(p.k, head(p.k, bh), token, at, raw);
     __syncthreads();
 
     float x[kPasses][D / 32][8];
-    float amax = 0.f;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-        widen<T>(raw[pass], x[pass]);
-#pragma unroll
-        for (int chunk = 0; chunk < D / 32; ++chunk) {
-            // Read again in every pass: 32 means kept would not fit beside 128 values.
-            float m[8];
-            *reinterpret_cast<float4*>(m) = load_shared_v4(mean + 8 * at.column + 32 * chunk);
-            *reinterpret_cast<float4*>(m + 4) = load_shared_v4(mean + 8 * at.column + 32 * chunk + 4);
-#pragma unroll
-            for (int i = 0; i < 8; ++i) x[pass][chunk][i] -= m[i];
-        }
-        if (kTile * tile + key_of(at, pass) >= p.seqlen) {
-#pragma unroll
-            for (int chunk = 0; chunk < D / 32; ++chunk) {
-#pragma unroll
-                for (int i = 0; i < 8; ++i) x[pass][chunk][i] = 0.f;
-            }
-        }
-        hadamard_quad(x[pass], at.column);
-        amax = fmaxf(amax, thread_amax(x[pass]));
+        rotated_key<T, D>(raw[pass], kTile * tile + row_of(at, pass) < p.seqlen, mean, factor, at, x[pass]);
+        float amax = quad_max(thread_amax(x[pass]));
+        int row = row_of(at, pass);
+        if (at.column != 0) continue;
+        s.amax[row] = amax;
+        reinterpret_cast<u32*>(s.key)[row] = (__float_as_uint(amax) & ~(kTile - 1u)) | row;
     }
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, lanes));
+    __syncthreads();
+    place_keys(s, p.order != nullptr && kTile * (tile + 1) <= p.seqlen);
 
-    bool zero = amax < kTiny;
-    float inverse = zero ? 0.f : __fdiv_rn(kInt8Max, amax);
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass)
-        store_row<D>(p.codes + image * kTile * D, image_row_of_key(key_of(at, pass)), at.column, x[pass], inverse);
-    if (threadIdx.x % 32 == 0) p.scale[image * 4 + at.warp] = zero ? 0.f : __fdiv_rn(amax, kInt8Max);
+    for (int pass = 0; pass < kPasses; ++pass) {
+        int row = row_of(at, pass), place = s.place[row];
+        float amax = __uint_as_float(s.group_amax[group_of_place(place)]);
+        float inverse = amax < kTiny ? 0.f : __fdiv_rn(kInt8Max, amax);
+        store_row<D>(p.codes + image * kTile * D, image_row_of_key(place), at.column, x[pass], inverse);
+        if (p.order == nullptr || at.column != 0 || kTile * tile + row >= p.seqlen) continue;
+        p.order[(i64)bh * p.seqlen + kTile * tile + place] =
+            perm == nullptr ? kTile * tile + row : perm[kTile * tile + row];
+    }
+    if (threadIdx.x < 4) {
+        float amax = __uint_as_float(s.group_amax[threadIdx.x]);
+        p.scale[image * 4 + threadIdx.x] = amax < kTiny ? 0.f : __fdiv_rn(amax, kInt8Max);
+    }
 }

@@ -1,8 +1,8 @@
 // V: gather, subtract the block mean, quantize the residual, transpose, write tile images and corrected means (Eq. 4).
 // Replaces quantize_v of vc_attention/reference/values.py.
 //
-// INT8 scales belong to two blocks, so one pass does. An E4M3 scale belongs to a channel of the whole head, so a first
-// pass finds means and magnitudes and a second one quantizes.
+// INT8 scales belong to one or two blocks, so one pass does. An E4M3 scale belongs to a channel of the whole head, so a
+// first pass finds means and magnitudes and a second one quantizes.
 #pragma once
 
 #include "common/swizzle.cuh"
@@ -67,7 +67,7 @@ __device__ inline void residual(const TileWords& raw, int group, int pair, const
 template <class T, int D>
 __device__ inline void block_mean(const TileWords& raw, const Columns<D>& at, float rows, bool means, VShared<D>& s,
                                   float (&mean)[D]) {
-    if (means) sum_rows<T>(raw, at, s.partial);
+    if (means) sum_rows<T>(raw, at, s.partial, Itself());
     __syncthreads();
     int channel = threadIdx.x;
     if (channel < D) mean[channel] = means ? __fdiv_rn(finish_rows<D>(s.partial, channel, Add()), rows) : 0.f;
@@ -219,15 +219,15 @@ __device__ inline void v_e4m3(const PrepareVParams& p) {
     store_tile(p, bh, tile, s.mean[0], s);
 }
 
-// Two neighbouring tiles share their scales: a kernel accumulates both before it applies them. Each keeps its own mean.
-// The first tile is read twice, the second time from L2: both in registers would leave room for fewer blocks. grid (BH,
-// ceil(nT / 2)), 2 D threads
+// One or two neighbouring tiles share their scales: a kernel accumulates both before it applies them. Each keeps its
+// own mean. The first of two is read twice, the second time from L2: both in registers would leave room for fewer
+// blocks. grid (BH, ceil(nT / shared_tiles)), 2 D threads
 template <class T, int D>
 __device__ inline void v_int8(const PrepareVParams& p) {
     __shared__ VShared<D> s;
     const Columns<D> at;
-    int bh = blockIdx.x, first = 2 * blockIdx.y, tiles = ceil_div(p.seqlen, kTile), channel = threadIdx.x;
-    int last = min(first + 1, tiles - 1);
+    int bh = blockIdx.x, first = p.shared_tiles * blockIdx.y, tiles = ceil_div(p.seqlen, kTile), channel = threadIdx.x;
+    int last = min(first + p.shared_tiles, tiles) - 1;
 
     TileWords raw;
     float amax = 0.f;

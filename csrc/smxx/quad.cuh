@@ -26,11 +26,11 @@ __device__ inline float thread_amax(const float (&x)[kChunks][8]) {
 
 // Every row of the thread at once: 4 * D / 32 loads in flight. A negative token reads as zeros.
 template <int kChunks>
-__device__ inline void load_quads(const View& v, const u16* base, const i64 (&token)[kPasses], const Quad& at,
+__device__ inline void load_quads(const View& v, const u16* base, const int (&token)[kPasses], const Quad& at,
                                   u32 (&word)[kPasses][kChunks][4]) {
     const u16* row[kPasses];
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass)
-        row[pass] = token[pass] < 0 ? nullptr : base + token[pass] * v.stride_token;
+        row[pass] = token[pass] < 0 ? nullptr : base + (i64)token[pass] * v.stride_token;
     load_rows(v, row, 8 * at.column, 32, word);
 }

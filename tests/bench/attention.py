@@ -26,7 +26,8 @@ def ours(shape: Shape, q, k, v, profile: str) -> list[Subject]:
     """The kernel alone and complete calls of one profile."""
     numerics: Numerics = PROFILES[profile]
     out, grouping = attention.attend(q, k, v, numerics=numerics, action=Action.GROUP, backend="cuda")
-    operands = prepare.prepare(q, k, v, numerics, grouping.perm, True)
+    spec = attention.kernel_for(q, k, numerics, "cuda")
+    operands = prepare.prepare(q, k, v, numerics, grouping.perm, True, spec.block_n)
 
     def call(action: Action):
         return lambda: attention.attend(

@@ -6,11 +6,12 @@ import torch
 
 from tests.bench.measure import Subject, measure
 from tests.bench.shapes import Shape, tensors
-from vc_attention import layout, prepare, reference, stages
+from vc_attention import dispatch, layout, prepare, reference
 from vc_attention.config import PROFILES, Action
 from vc_attention.schedule import Schedule, Step
 
 UNITS = ("prepare", "group")
+BLOCK_N = dispatch.KERNELS[0].block_n
 STEPS = 40
 NOTES = [
     "Values are in classes; perm is the grouping's own. GB/s counts each input read and each operand written once; "
@@ -26,8 +27,8 @@ def exact(q, k, v, numerics) -> dict[str, bool]:
     same = all(
         torch.equal(getattr(got, name), getattr(expected, name)) for name in ("centroids", "step", "rank", "perm")
     )
-    operands = prepare.prepare(q, k, v, numerics, got.perm, True)
-    wanted = layout.images(reference.prepare(q, k, v, numerics, expected.perm, True, stages.BLOCK_N))
+    operands = prepare.prepare(q, k, v, numerics, got.perm, True, BLOCK_N)
+    wanted = layout.images(reference.prepare(q, k, v, numerics, expected.perm, True, BLOCK_N))
     return {"bit_exact": same and all(torch.equal(getattr(operands, name), x) for name, x in wanted.items())}
 
 
@@ -38,18 +39,20 @@ def subjects(shape: Shape) -> list[Subject]:
     one = shape.bytes + shape.bytes // 2
     checks = {profile: exact(q, k, v, PROFILES[profile]) for profile in ("balanced", "quality")}
     perm, blocks = grouping.perm, balanced.k_mean_blocks
+    mean, factor = ops.channel_stats(q, k, blocks, True)
     return [
         Subject("copy of v", v.clone, bytes=2 * shape.bytes),
-        Subject("q", lambda: ops.prepare_q(q), bytes=one),
-        Subject("k", lambda: ops.prepare_k(k, perm, blocks), bytes=one),
-        Subject("v, E4M3", lambda: ops.prepare_v(v, perm, "e4m3", True), bytes=one),
-        Subject("v, INT8", lambda: ops.prepare_v(v, perm, "int8", True), bytes=one),
+        Subject("channel statistics of q and k", lambda: ops.channel_stats(q, k, blocks, True)),
+        Subject("q", lambda: ops.prepare_q(q, factor), bytes=one),
+        Subject("k", lambda: ops.prepare_k(k, perm, mean, factor, True), bytes=one),
+        Subject("v, E4M3", lambda: ops.prepare_v(v, perm, "e4m3", True, 2), bytes=one),
+        Subject("v, INT8", lambda: ops.prepare_v(v, perm, "int8", True, 2), bytes=one),
         Subject(
-            "prepare (balanced)", lambda: prepare.prepare(q, k, v, balanced, perm, True), bytes=3 * one,
+            "prepare (balanced)", lambda: prepare.prepare(q, k, v, balanced, perm, True, BLOCK_N), bytes=3 * one,
             accuracy=checks["balanced"],
         ),
         Subject(
-            "prepare (quality)", lambda: prepare.prepare(q, k, v, quality, perm, True), bytes=3 * one,
+            "prepare (quality)", lambda: prepare.prepare(q, k, v, quality, perm, True, BLOCK_N), bytes=3 * one,
             accuracy=checks["quality"],
         ),
         Subject("refresh (assign only)", lambda: prepare.group(v, balanced, Action.ASSIGN, grouping)),

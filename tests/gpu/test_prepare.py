@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.gpu import cases
-from vc_attention import layout, prepare, reference, stages
+from vc_attention import layout, prepare, reference
 from vc_attention.config import PROFILES, Action, Numerics
 
 pytestmark = pytest.mark.gpu
@@ -36,6 +36,8 @@ def numerics_of(case: cases.Case) -> Numerics:
         iterations=pick.choice((1, 2, 4)),
         sample_stride=pick.choice((1, 2, 4, 5)),
         k_mean_blocks=pick.choice((0, 2, 64)),
+        balance_qk=pick.random() < 0.7,
+        sort_keys=pick.random() < 0.7,
     )
 
 
@@ -50,8 +52,9 @@ def check_case(case: cases.Case) -> None:
     assert_same("refreshed perm", refreshed.perm, reference.group(k, numerics, Action.ASSIGN, expected).perm)
 
     means, perm = case.seed % 4 != 3, None if case.seed % 5 == 4 else grouped.perm
-    operands = prepare.prepare(q, k, v, numerics, perm, means)
-    wanted = layout.images(reference.prepare(q, k, v, numerics, perm, means, stages.BLOCK_N))
+    block_n = 128 if case.seed % 3 == 2 else 256
+    operands = prepare.prepare(q, k, v, numerics, perm, means, block_n)
+    wanted = layout.images(reference.prepare(q, k, v, numerics, perm, means, block_n))
     if not means:
         assert operands.v_mean.numel() == 0 and not wanted.pop("v_mean").any()
     for name, tensor in wanted.items():
@@ -82,7 +85,7 @@ def test_the_reference_is_the_same_on_the_cpu():
     expected = reference.group(v.cpu(), numerics, Action.GROUP)
     for name in GROUPING:
         assert_same(name, getattr(grouped, name).cpu(), getattr(expected, name))
-    operands = prepare.prepare(q, k, v, numerics, grouped.perm, True)
+    operands = prepare.prepare(q, k, v, numerics, grouped.perm, True, 128)
     for name, tensor in layout.images(
         reference.prepare(q.cpu(), k.cpu(), v.cpu(), numerics, expected.perm, True)
     ).items():
@@ -107,8 +110,8 @@ def test_offsets_beyond_32_bits():
     q, k, v = (part.unflatten(1, (heads, dim)).transpose(0, 1)[None] for part in rows[:, : 3 * heads * dim].chunk(3, 1))
     numerics = PROFILES["balanced"]
     perm = torch.randperm(seqlen, device="cuda", dtype=torch.int32).expand(1, heads, seqlen).contiguous()
-    operands = prepare.prepare(q, k, v, numerics, perm, True)
-    packed = prepare.prepare(q.contiguous(), k.contiguous(), v.contiguous(), numerics, perm, True)
+    operands = prepare.prepare(q, k, v, numerics, perm, True, 256)
+    packed = prepare.prepare(q.contiguous(), k.contiguous(), v.contiguous(), numerics, perm, True, 256)
     for field in dataclasses.fields(operands):
         value = getattr(operands, field.name)
         if isinstance(value, torch.Tensor):

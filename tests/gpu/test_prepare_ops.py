@@ -21,16 +21,18 @@ def values(seqlen=700, heads=2, seed=0):
 def calls():
     x = values()
     centroids, step, rank, perm = OPS.group(x, 8, 2, 4)
+    mean, factor = OPS.channel_stats(x, x, 64, True)
     return {
-        "prepare_q": (x,),
-        "prepare_k": (x, perm, 64),
-        "prepare_v": (x, perm, "e4m3", True),
+        "channel_stats": (x, x, 64, True),
+        "prepare_q": (x, factor),
+        "prepare_k": (x, perm, mean, factor, True),
+        "prepare_v": (x, perm, "e4m3", True, 1),
         "group": (x, 8, 2, 4),
         "assign": (x, centroids, step, rank),
     }
 
 
-@pytest.mark.parametrize("name", ("prepare_q", "prepare_k", "prepare_v", "group", "assign"))
+@pytest.mark.parametrize("name", ("channel_stats", "prepare_q", "prepare_k", "prepare_v", "group", "assign"))
 def test_opcheck(name):
     torch.library.opcheck(getattr(OPS, name).default, calls()[name])
 
@@ -41,15 +43,16 @@ def test_inputs_are_never_written(v_format):
     before = x.clone()
     perm = OPS.group(x, 8, 2, 4)[3]
     kept = perm.clone()
-    OPS.prepare_q(x)
-    OPS.prepare_k(x, perm, 64)
-    OPS.prepare_v(x, perm, v_format, True)
+    mean, factor = OPS.channel_stats(x, x, 64, True)
+    OPS.prepare_q(x, factor)
+    OPS.prepare_k(x, perm, mean, factor, True)
+    OPS.prepare_v(x, perm, v_format, True, 2)
     assert torch.equal(x, before) and torch.equal(perm, kept)
 
 
 def run(q, k, v):
     grouping = prepare.group(v, PROFILES["balanced"], Action.GROUP)
-    operands = prepare.prepare(q, k, v, PROFILES["balanced"], grouping.perm, True)
+    operands = prepare.prepare(q, k, v, PROFILES["balanced"], grouping.perm, True, 256)
     return operands.q_codes, operands.k_codes, operands.v_codes, operands.v_mean, grouping.perm
 
 
@@ -83,8 +86,8 @@ def test_a_cuda_graph_replays_with_new_data():
 
 def test_no_graph_break():
     x = values()
-    compiled = torch.compile(lambda x: OPS.prepare_v(x, None, "int8", True), fullgraph=True, backend="aot_eager")
-    assert all(torch.equal(a, b) for a, b in zip(compiled(x), OPS.prepare_v(x, None, "int8", True), strict=True))
+    compiled = torch.compile(lambda x: OPS.prepare_v(x, None, "int8", True, 2), fullgraph=True, backend="aot_eager")
+    assert all(torch.equal(a, b) for a, b in zip(compiled(x), OPS.prepare_v(x, None, "int8", True, 2), strict=True))
 
 
 @pytest.mark.parametrize("profile", ("balanced", "quality"))
@@ -98,21 +101,28 @@ def test_extra_memory_stays_within_the_stated_bound(seqlen, dtype, profile):
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     grouping = prepare.group(v, numerics, Action.GROUP)
-    operands = prepare.prepare(q, k, v, numerics, grouping.perm, True)
+    operands = prepare.prepare(q, k, v, numerics, grouping.perm, True, 256)
     extra = torch.cuda.max_memory_allocated() - before
     assert operands.nbytes <= extra <= prepare.extra_bytes(1, 4, seqlen, seqlen, 128, numerics, dtype)
 
 
 def test_wrong_input_is_named():
     x = values()
+    mean, factor = OPS.channel_stats(x, x, 64, True)
     with pytest.raises(ParameterError, match="q.dtype"):
-        OPS.prepare_q(x.float())
+        OPS.prepare_q(x.float(), factor)
     with pytest.raises(ParameterError, match="head_dim"):
-        OPS.prepare_q(x[..., :96])
+        OPS.prepare_q(x[..., :96], factor)
+    with pytest.raises(ParameterError, match="factor"):
+        OPS.prepare_q(x, mean)
+    with pytest.raises(ParameterError, match="q"):
+        OPS.channel_stats(x[:, :1], x, 64, True)
     with pytest.raises(ParameterError, match="perm"):
-        OPS.prepare_k(x, torch.zeros(1, 2, 700, dtype=torch.int64, device="cuda"), 64)
+        OPS.prepare_k(x, torch.zeros(1, 2, 700, dtype=torch.int64, device="cuda"), mean, factor, True)
     with pytest.raises(ParameterError, match="v_format"):
-        OPS.prepare_v(x, None, "e5m2", True)
+        OPS.prepare_v(x, None, "e5m2", True, 1)
+    with pytest.raises(ParameterError, match="shared_tiles"):
+        OPS.prepare_v(x, None, "int8", True, 3)
     with pytest.raises(ParameterError, match="clusters"):
         OPS.group(x, 513, 1, 1)
     with pytest.raises(ParameterError, match="centroids"):

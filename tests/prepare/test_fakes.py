@@ -21,10 +21,14 @@ def test_fakes_give_the_documented_shapes():
     u8, f32, i32 = torch.uint8, torch.float32, torch.int32
     with FakeTensorMode():
         x = torch.empty(2, 3, 300, 64, dtype=torch.float16, device="cuda")
-        assert shapes(torch.ops.vc_attention.prepare_q(x)) == [((2, 3, 3, 128, 64), u8), ((2, 3, 384), f32)]
-        assert shapes(torch.ops.vc_attention.prepare_k(x, None, 64)) == [((2, 3, 3, 128, 64), u8), ((2, 3, 3, 4), f32)]
+        mean, factor = torch.ops.vc_attention.channel_stats(x, x, 64, True)
+        assert shapes((mean, factor)) == [((2, 3, 64), f32), ((2, 3, 2, 64), f32)]
+        assert shapes(torch.ops.vc_attention.prepare_q(x, factor)) == [((2, 3, 3, 128, 64), u8), ((2, 3, 384), f32)]
+        for sort in (True, False):
+            got = shapes(torch.ops.vc_attention.prepare_k(x, None, mean, factor, sort))
+            assert got == [((2, 3, 3, 128, 64), u8), ((2, 3, 3, 4), f32), ((2, 3, 300 if sort else 0), i32)]
         for v_format, scale in (("e4m3", (2, 3, 64)), ("int8", (2, 3, 3, 64))):
-            got = shapes(torch.ops.vc_attention.prepare_v(x, None, v_format, True))
+            got = shapes(torch.ops.vc_attention.prepare_v(x, None, v_format, True, 1))
             assert got == [((2, 3, 3, 64, 128), u8), (scale, f32), ((2, 3, 1, 64, 32), f32)]
         centroids, step, rank, perm = torch.ops.vc_attention.group(x, 8, 4, 4)
         expected = [((2, 3, 8, 64), torch.int8), ((2, 3), f32), ((2, 3, 8), i32), ((2, 3, 300), i32)]
@@ -53,7 +57,7 @@ def test_the_bound_counts_what_the_ops_return(profile):
     numerics, shape = PROFILES[profile], (2, 3, 1000, 64)
     with FakeTensorMode():
         x = torch.empty(shape, dtype=torch.bfloat16, device="cuda")
-        operands = prepare.prepare(x, x, x, numerics, None, True)
+        operands = prepare.prepare(x, x, x, numerics, None, True, 128)
     assert operands.nbytes == prepare.operand_bytes(2, 3, 1000, 1000, 64, numerics)
     assert operands.nbytes < prepare.extra_bytes(2, 3, 1000, 1000, 64, numerics)
 
@@ -66,8 +70,8 @@ def test_extra_memory_at_wan_is_below_the_inputs():
 
 @pytest.mark.parametrize("seqlen", (1, 128, 129, 8_192, 8_320, 75_600, 111_600))
 @pytest.mark.parametrize("max_blocks", (0, 1, 64))
-def test_k_mean_counts_its_tokens(seqlen, max_blocks):
-    stride, sampled, tokens = stages.k_mean_blocks(seqlen, max_blocks)
+def test_statistics_count_their_tokens(seqlen, max_blocks):
+    stride, sampled, tokens = stages.sampled_blocks(seqlen, max_blocks)
     read = [block for block in range(stages.tiles(seqlen)) if block % stride == 0]
     assert sampled == len(read)
     assert tokens == sum(min(128, seqlen - 128 * block) for block in read)

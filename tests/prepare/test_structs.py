@@ -13,10 +13,10 @@ from vc_attention.params import Params
 
 KINDS = {"i64": "q", "int": "i", "float": "f"}
 NAMES = {
-    "View": "VIEW", "PrepareQParams": "PREPARE_Q", "KMeanParams": "K_MEAN", "KMeanFinishParams": "K_MEAN_FINISH",
-    "PrepareKParams": "PREPARE_K", "PrepareVParams": "PREPARE_V", "KMeansMomentsParams": "KMEANS_MOMENTS",
-    "KMeansInitParams": "KMEANS_INIT", "KMeansAssignParams": "KMEANS_ASSIGN", "KMeansUpdateParams": "KMEANS_UPDATE",
-    "KMeansChainParams": "KMEANS_CHAIN", "SortParams": "SORT",
+    "View": "VIEW", "SampleSumsParams": "SAMPLE_SUMS", "ChannelStatsParams": "CHANNEL_STATS",
+    "PrepareQParams": "PREPARE_Q", "PrepareKParams": "PREPARE_K", "PrepareVParams": "PREPARE_V",
+    "KMeansMomentsParams": "KMEANS_MOMENTS", "KMeansInitParams": "KMEANS_INIT", "KMeansAssignParams": "KMEANS_ASSIGN",
+    "KMeansUpdateParams": "KMEANS_UPDATE", "KMeansChainParams": "KMEANS_CHAIN", "SortParams": "SORT",
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from tests.generator import qkv
 from vc_attention import reference
 from vc_attention.config import PROFILES, Numerics
 from vc_attention.reference import scores
+from vc_attention.reference.arithmetic import clean
 from vc_attention.reference.attention import score_factors, values
 from vc_attention.reference.formats import decode
 
@@ -32,7 +33,7 @@ def decoded_scores(operands, numerics):
 )
 def test_scores_are_close_up_to_a_row_constant(inputs, name, limit):
     q, k, v = inputs
-    numerics = PROFILES[name]
+    numerics = replace(PROFILES[name], sort_keys=False)
     operands = reference.prepare(q, k, v, numerics, None, means=True)
     s = decoded_scores(operands, numerics)
     if operands.score_bias is not None:
@@ -50,6 +51,58 @@ def test_k_mean_samples_whole_blocks():
     assert torch.allclose(scores.k_mean(k, 4), chosen.mean(-2, keepdim=True), atol=1e-6)
     chosen = torch.cat([chosen[:, :, : 3 * 128][:, :, :128], k[:, :, 7 * 128 :]], -2)
     assert torch.allclose(scores.k_mean(k, 1)[0, 0, 0], k[0, 0, :128].mean(0), atol=1e-6)
+
+
+def test_keys_that_share_a_scale_are_alike(inputs):
+    k = inputs[1].float()
+    order = scores.sorted_keys(k, Numerics()).long()
+    length, full = k.shape[-2], 2 * 128
+    assert torch.equal(order[..., full:], torch.arange(full, length).expand(1, 2, -1)), "a ragged tile keeps its order"
+    assert torch.equal(order.sort(-1).values, torch.arange(length).expand(1, 2, -1))
+    assert torch.equal(order // 128, torch.arange(length).expand(1, 2, -1) // 128), "keys stay in their tile"
+    size = k.abs().amax(-1).gather(-1, order)[..., :full].unflatten(-1, (-1, 128))
+    group = scores.k_group_of_key("thread", None)
+    groups = torch.stack([size[..., group == g] for g in range(4)], -2)
+    assert (groups.amax(-1)[..., :-1] <= groups.amin(-1)[..., 1:] * (1 + 2**-15)).all()
+
+
+def test_keys_alike_stay_in_sequence():
+    k = torch.ones(1, 1, 128, 64)
+    k[..., 5, 3] = 9.0
+    order = scores.sorted_keys(k, Numerics())[0, 0]
+    group = scores.k_group_of_key("thread", None)
+    places = torch.cat([(group == g).nonzero().flatten() for g in range(4)])
+    assert order[places].tolist() == [i for i in range(128) if i != 5] + [5]
+
+
+def test_sorted_keys_take_their_values_along(inputs):
+    q, k, v = inputs
+    numerics = PROFILES["unquantized"]
+    perm = torch.stack([torch.randperm(330), torch.randperm(330)])[None].int()
+    operands = reference.prepare(q, k, v, numerics, perm, means=False)
+    exact = (q.double() @ k.double().mT / 128**0.5).softmax(-1) @ v.double()
+    assert (reference.attention(operands, numerics) - exact).norm() < 1e-5 * exact.norm()
+
+
+def test_balance_evens_the_channels_by_powers_of_two(inputs):
+    q, k = inputs[0].float(), inputs[1].float()
+    q[..., 3], k[..., 3] = q[..., 3] * 2.0**-5, k[..., 3] * 2.0**5
+    q[..., 4], k[..., 5] = 0.0, 7.0  # nothing to balance: a channel of zeros, one that is all mean
+    q[..., 6], k[..., 6] = q[..., 6] * 2.0**-30, k[..., 6] * 2.0**30
+    mean = scores.k_mean(k, 0)
+    factor = scores.balance(q, k, mean, 0)
+    assert torch.equal(factor.log2(), factor.log2().round()) and factor.shape == (1, 2, 1, 128)
+    assert (factor[..., 4] == 1).all() and (factor[..., 5] == 1).all()
+    assert (factor[..., 6] == 2.0**scores.MOST_BALANCE).all()
+    plain = [c for c in range(128) if c not in (4, 5, 6)]
+    ratio = (((k - mean) / factor).square().mean(-2) / (q * factor).square().mean(-2))[..., plain]
+    assert ((ratio >= 2.0**-2.01) & (ratio <= 2.0**2.01)).all(), "within half a power of two in rms"
+    assert torch.equal((q * factor) * ((k - mean) / factor), q * (k - mean)), "no bit of a product changes"
+
+
+def test_balance_of_broken_input_is_finite():
+    q, k = (clean(torch.full((1, 1, 130, 64), value)) for value in (torch.nan, torch.inf))
+    assert (scores.balance(q, k, scores.k_mean(k, 0), 0) == 1).all()
 
 
 @pytest.mark.parametrize("granularity, groups", [("thread", 4), ("warp", 2), ("block", 1)])
@@ -105,8 +158,9 @@ def test_v_scales(inputs, name, shape):
 def test_permutation_reaches_k_and_v_alike(inputs):
     q, k, v = inputs
     perm = torch.stack([torch.randperm(330), torch.randperm(330)])[None].int()
-    moved = reference.prepare(q, k, v, PROFILES["unquantized"], perm, means=False)
-    still = reference.prepare(q, k, v, PROFILES["unquantized"], None, means=False)
+    numerics = replace(PROFILES["unquantized"], sort_keys=False)
+    moved = reference.prepare(q, k, v, numerics, perm, means=False)
+    still = reference.prepare(q, k, v, numerics, None, means=False)
     index = perm.long()[..., None].expand(k.shape)
     assert torch.equal(moved.k_codes, still.k_codes.gather(-2, index))
     assert torch.equal(moved.v_codes, still.v_codes.gather(-2, index))

@@ -81,7 +81,10 @@ UNITS = {
             "prepare",
             "smxx/prepare.cu",
             targets.ANY_ARCH,
-            (*_names("prepare_q prepare_k k_mean v_moments v_e4m3 v_int8", _TYPES_AND_DIMS), "vc_k_mean_finish"),
+            (
+                *_names("sample_sums prepare_q prepare_k v_moments v_e4m3 v_int8", _TYPES_AND_DIMS),
+                "vc_channel_stats",
+            ),
             EXACT,
         ),
         _attention_sm90("expcast", "tile running"),

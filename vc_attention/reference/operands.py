@@ -8,13 +8,14 @@ import torch
 
 from ..config import Numerics
 from .arithmetic import clean
-from .scores import k_mean, q_block_mean, quantize_k, quantize_q, rotate
+from .scores import balance, k_mean, q_block_mean, quantize_k, quantize_q, rotate, sorted_keys
 from .values import quantize_v
 
 
 @dataclass(frozen=True)
 class Operands:
-    """Operands in natural order: row i of q is query i, row i of k and v is key perm[i]. nK = ceil(Nk/128).
+    """Operands in natural order: row i of q is query i, row i of k and v is key perm[i], or
+    the i-th of its tile when keys are sorted. nK = ceil(Nk/128).
 
     Codes are int8 for INT8, bytes for E4M3, nibbles 0..15 one a byte for NVFP4, fp32 for "none". `micro` tensors are
     the E4M3 scales of NVFP4 groups of 16, else None. All scales and means are fp32. `layout.images` gives the
@@ -54,16 +55,23 @@ def prepare(
     tile of the attention loop that the operands are for, see `attention`.
     """
     q, k, v = clean(q), clean(k), clean(v)
-    if numerics.smooth_k:
-        k = k - k_mean(k, numerics.k_mean_blocks)
+    mean = k_mean(k, numerics.k_mean_blocks) if numerics.smooth_k else torch.zeros_like(k[:, :, :1])
+    if numerics.balance_qk:
+        factor = balance(q, k, mean, numerics.k_mean_blocks)
+        q, k = q * factor, (k - mean) * (1.0 / factor)
+    else:
+        k = k - mean
     q_mean = q_block_mean(q) if numerics.smooth_q else None
     if q_mean is not None:
         q = q - q_mean.repeat_interleave(128, -2)[..., : q.shape[-2], :]
-    k = rotate(permute(k, perm), numerics)
+    k, v = rotate(permute(k, perm), numerics), permute(v, perm)
+    if numerics.sort_keys:
+        order = sorted_keys(k, numerics)
+        k, v = permute(k, order), permute(v, order)
     bias = None if q_mean is None else rotate(q_mean, numerics) @ k.mT
     return Operands(
         *quantize_q(rotate(q, numerics), numerics),
         *quantize_k(k, numerics),
         bias,
-        *quantize_v(permute(v, perm), numerics, means, block_n),
+        *quantize_v(v, numerics, means, block_n),
     )

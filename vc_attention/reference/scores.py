@@ -1,28 +1,57 @@
-"""Q and K: smoothing, rotation, quantization. Scores are `q_scale * k_scale * (q . k) * sm_scale / gain`."""
+"""Q and K: smoothing, balance, rotation, order, quantization.
+
+Scores are `q_scale * k_scale * (q . k) * sm_scale / gain`.
+"""
 
 from __future__ import annotations
 
 import torch
 
 from ..config import Numerics
-from .arithmetic import block_sizes, blocks, hadamard, tree_sum
+from .arithmetic import TINY, block_sizes, blocks, divide, hadamard, tree_sum
 from .formats import encode, encode_nvfp4, qmax, reciprocal_scale
 
 BLOCK = 128
+MOST_BALANCE = 8  # binary orders of magnitude that a channel moves at most
 Q_ROWS = {"token": 1, "warp": 32, "block": 128}
 K_GROUPS = {"thread": 4, "warp": 2, "block": 1}  # per tile of 128 keys
 
 
-def k_mean(k: torch.Tensor, max_blocks: int) -> torch.Tensor:
-    """Channel mean of k `[B, H, N, D]`, fp32 `[B, H, 1, D]`, over every s-th block of 128 tokens in sequence order.
+def sample_sum(x: torch.Tensor, max_blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Channel sums of x `[B, H, N, D]` over every s-th block of 128 tokens in sequence order, and the tokens in them.
 
-    `s = max(1, blocks // max_blocks)`, or 1 when max_blocks is 0. A vector common to all keys moves every score of a
-    row alike and cancels in the softmax, so any estimate of the mean is legitimate.
+    `s = max(1, blocks // max_blocks)`, or 1 when max_blocks is 0. fp32 `[B, H, 1, D]` and a scalar.
     """
-    tiles, sizes = blocks(k, BLOCK), block_sizes(k.shape[-2], BLOCK, k.device)
+    tiles, sizes = blocks(x, BLOCK), block_sizes(x.shape[-2], BLOCK, x.device)
     stride = max(1, len(sizes) // max_blocks) if max_blocks else 1
-    total = tree_sum(tree_sum(tiles[:, :, ::stride], -2), -2)
-    return (total / sizes[::stride].sum())[:, :, None]
+    return tree_sum(tree_sum(tiles[:, :, ::stride], -2), -2)[:, :, None], sizes[::stride].sum()
+
+
+def k_mean(k: torch.Tensor, max_blocks: int) -> torch.Tensor:
+    """Channel mean of k `[B, H, N, D]` over the sampled blocks, fp32 `[B, H, 1, D]`.
+
+    A vector common to all keys moves every score of a row alike and cancels in the softmax, so any estimate of the mean
+    is legitimate.
+    """
+    total, rows = sample_sum(k, max_blocks)
+    return divide(total, rows)
+
+
+def balance(q: torch.Tensor, k: torch.Tensor, mean: torch.Tensor | float, max_blocks: int) -> torch.Tensor:
+    """Powers of two f, fp32 `[B, H, 1, D]`, for scores of `q f` and `(k - mean) / f`: the product is the same.
+
+    `f^4` is nearest to the ratio of the channel's mean squares, `k - mean` over q, so that both get the same spread and
+    no channel takes the resolution of others in Q alone or in K alone. Mean squares come from the sampled blocks; a
+    channel where one of them counts as zero keeps its scale, and no factor leaves `2^-8..2^8`.
+    """
+    squares_q, rows_q = sample_sum(q * q, max_blocks)
+    squares_k, rows_k = sample_sum(k * k, max_blocks)
+    squares_k = squares_k - sample_sum(k, max_blocks)[0] * mean
+    mean_q, mean_k = divide(squares_q, rows_q), divide(squares_k, rows_k)
+    octaves = (divide(mean_k, mean_q.clamp(min=TINY)).view(torch.int32) >> 23) - 127  # log2, rounded down
+    exponent = ((octaves + 2) >> 2).clamp(-MOST_BALANCE, MOST_BALANCE)
+    exponent = torch.where((mean_q < TINY) | (mean_k < TINY), 0, exponent)
+    return (exponent + 127 << 23).view(torch.float32)
 
 
 def q_block_mean(q: torch.Tensor) -> torch.Tensor:
@@ -38,6 +67,26 @@ def k_group_of_key(granularity: str, device) -> torch.Tensor:
     """
     key = torch.arange(BLOCK, device=device)
     return (key >> 2) & 3 if granularity == "thread" else key * K_GROUPS[granularity] // BLOCK
+
+
+def sorted_keys(k: torch.Tensor, numerics: Numerics) -> torch.Tensor:
+    """Order of the keys of rotated k `[B, H, N, D]`, int32 `[B, H, N]`: place i takes row i of this.
+
+    The 128 keys of a tile stay in it. Ascending by the largest magnitude of their rows they fill one scale group after
+    the other, so that a large key costs its likes alone their resolution. A ragged last tile keeps its order.
+    """
+    length = k.shape[-2]
+    full = length - length % BLOCK
+    size = k.abs().amax(-1)[..., :full].unflatten(-1, (-1, BLOCK)).contiguous()
+    key = torch.arange(BLOCK, dtype=torch.int32, device=k.device)
+    # The key's own number in the last bits of its magnitude: no two are equal, and one integer comparison tells.
+    ascending = ((size.view(torch.int32) & -BLOCK) | key).argsort(-1)
+    places = k_group_of_key(numerics.k_granularity, k.device).argsort(stable=True)
+    order = torch.arange(length, device=k.device).expand(size.shape[:2] + (length,)).contiguous()
+    inside = torch.empty_like(ascending)
+    inside[..., places] = ascending
+    order[..., :full] = (inside + torch.arange(0, full, BLOCK, device=k.device)[:, None]).flatten(-2)
+    return order.int()
 
 
 def quantize(x: torch.Tensor, amax: torch.Tensor, numerics: Numerics):
