@@ -146,7 +146,7 @@ def _run_self_test(spec: KernelSpec, device: torch.device) -> str | None:
     remedy = "run install.py again; if that does not help, update the NVIDIA driver and report this"
     try:
         if spec.probability == "nvfp4" and (mismatch := mma_mismatch(device)):
-            return f"{failed}{mismatch}; report this with the page of `python -m vc_attention.doctor`"
+            return f"{failed}{mismatch}; report this with the page that {launch.doctor_command()} prints"
         found = max(error(spec, device, means) for means in (True, False))
     except (VCAttentionError, RuntimeError) as problem:
         return f"{failed}{problem}; {remedy}"

@@ -146,6 +146,11 @@ def rebuild_command(arch: str | None = None) -> str:
     return f'"{sys.executable}" "{cache.PACK / "install.py"}"' + (f" --arch {arch}" if arch else "")
 
 
+def doctor_command() -> str:
+    """What a user types for a page to report, with the Python that runs now."""
+    return f'"{sys.executable}" "{cache.PACK / "vc_attention" / "doctor"}"'
+
+
 def _load(unit: Unit, name: str, device: int) -> Kernel:
     if name not in unit.kernels:
         raise ParameterError(
