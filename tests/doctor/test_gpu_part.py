@@ -46,12 +46,9 @@ def test_a_gpu_that_works(working, monkeypatch, capsys):
     findings = list(gpu.findings())
     assert not [finding for finding in findings if finding.state == "bad"] and page.accelerates(findings)
     found = by_name(findings)
-    assert found["balanced (8 bits) on GPU 0"].text.startswith(
-        "attention_sm90_expcast, for attention over 12288 tokens"
-    )
-    assert "2.0 ms, PyTorch's own 4.0 ms: 2.00 times as fast; error 1.00 %" in (
-        found["balanced at 16384 tokens on GPU 0"].text
-    )
+    assert "attention_sm90_expcast, for attention over" in found["balanced (8 bits) on GPU 0"].text
+    timed = found["balanced at 16384 tokens on GPU 0"].text
+    assert timed.startswith("2.0 ms, PyTorch's own 4.0 ms: 2.00 times as fast; error 1.00 %")
     tested = sum(finding.section == "Self-test" for finding in findings)
     assert tested == 1 + sum(HOPPER.capability in spec.capabilities for spec in dispatch.KERNELS)
     assert "kernel 1 of" in capsys.readouterr().err
