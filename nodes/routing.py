@@ -74,21 +74,25 @@ def describe(
     )
 
 
-def why_not_dense(call: Call, text_length: int | None = None) -> str | None:
+def why_not_dense(
+    call: Call, text_length: int | None = None, text_calls: str = "cross-attention", fewer_queries: bool = False
+) -> str | None:
     """Why a call is not the plain dense self-attention that this pack accelerates, or None.
 
-    text_length: number of text tokens where the model attends to them in calls of their own. Such a call with as many
-    queries as keys cannot be told from self-attention, so it counts as cross-attention.
+    text_length: number of tokens of the prompt; calls of that length attend to text, and are what `text_calls` says.
+    fewer_queries: whether self-attention may have fewer queries than keys (see models.ModelRow).
     """
     if () in (call.q, call.k, call.v):
         return "tensors of unusual rank"
+    if call.k[2] == text_length:
+        return text_calls
     if call.masked:
         return "masked"
-    if call.q[2] != call.k[2] or call.k[2] == text_length:
+    if call.q[2] > call.k[2] or (call.q[2] < call.k[2] and not fewer_queries):
         return "cross-attention"
     if call.q[1] != call.k[1] or call.k[1] != call.v[1]:
         return "grouped-query heads"
-    if call.q != call.k or call.k != call.v:
+    if (*call.q[:2], call.k[2], call.q[3]) != call.k or call.k != call.v:
         return "q, k and v of different shapes"
     if 0 in call.q[:3]:
         return "no tokens"

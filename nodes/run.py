@@ -27,6 +27,7 @@ KEY = "vc_attention"
 # Share of the memory that is free at a run's first model call which grouping state may take: ComfyUI has made room for
 # activations by then and does not know of the state.
 STATE_SHARE = 4
+SENSITIVE = "sensitive block of this model"
 
 
 class Run:
@@ -93,7 +94,7 @@ class Forward:
         self.step = step
         self.model = model
         self.transformer = transformer
-        self.text_length = text_length if model.cross_attention else None
+        self.text_length = text_length
         self.conditions = _distinct(options.get("uuids") or ())
         window = options.get("context_window")
         frames = getattr(window, "index_list", None)
@@ -106,7 +107,7 @@ class Forward:
 
     def route(self, call: Call, options: dict) -> tuple[Hashable, str | None]:
         """(layer, reason): the layer that calls, and why stock attention takes the call, or None."""
-        reason = why_not_dense(call, self.text_length)
+        reason = why_not_dense(call, self.text_length, self.model.text_calls, self.model.fewer_queries)
         if reason:
             return None, reason
         place = (options.get("block_type"), options.get("block_index"))
@@ -115,8 +116,11 @@ class Forward:
         settings = self.run.settings
         if call.q[2] < settings.min_tokens:
             return None, f"fewer than {settings.min_tokens} tokens"
-        if self.model.block_number(*place, ordinal, self.transformer) in settings.blocks_left_alone:
+        number = self.model.block_number(*place, ordinal, self.transformer)
+        if number in settings.blocks_left_alone:
             return None, "block left alone"
+        if not settings.blocks_left_alone and number in self.model.sensitive_blocks(self.transformer):
+            return None, SENSITIVE
         return (*place, ordinal), self.run.kernel(call).reason
 
     def rows(self, call: Call, layer: Hashable) -> list[RowKey]:

@@ -18,6 +18,27 @@ def reason(*args, text_length=None, **kwargs):
     return why_not_dense(describe(*args, **kwargs), text_length)
 
 
+def test_a_model_may_attend_from_some_of_its_tokens_to_all():
+    """LongCat's noisy frames to the frames that it continues; never more queries than keys, which would be text."""
+    few = describe(*tensors((1, 2, 32, 128), (1, 2, 48, 128)), 2, skip_reshape=True)
+    many = describe(*tensors((1, 2, 48, 128), (1, 2, 32, 128)), 2, skip_reshape=True)
+    assert [why_not_dense(call, fewer_queries=True) for call in (few, many)] == [None, "cross-attention"]
+    wrong = describe(*tensors((1, 2, 32, 128), (2, 2, 48, 128)), 2, skip_reshape=True)
+    assert why_not_dense(wrong, fewer_queries=True) == "q, k and v of different shapes"
+
+
+def test_text_is_called_what_it_is_in_that_model():
+    call = describe(*tensors((1, 2, 32, 128)), 2, torch.ones(1, 1, 32, 32), skip_reshape=True)
+    assert why_not_dense(call, 32, "text refiner") == "text refiner"
+    assert why_not_dense(call, 31, "text refiner") == "masked"
+
+
+def test_sensitive_blocks_count_from_the_end():
+    model = type("MiniMaxH3Model", (), {"blocks": [None] * 50})()
+    assert models.row_for(model).sensitive_blocks(model) == {49}
+    assert models.WAN.sensitive_blocks(WanModel()) == frozenset()
+
+
 def test_plain_self_attention_is_ours_in_both_layouts_and_however_heads_come():
     assert reason(*tensors(), heads=2) is None
     assert reason(*tensors(), 2) is None
@@ -126,7 +147,8 @@ class HunyuanVideo:
 def test_model_rows_are_found_through_base_classes():
     assert models.row_for(WanVariant()) is models.WAN
     assert models.row_for(HunyuanVideo()) is models.HUNYUAN
-    assert models.row_for(object()) is models.GENERIC
+    unknown = models.row_for(object())
+    assert unknown.block_number is models.GENERIC.block_number and unknown.name == "object (no row in the model table)"
 
 
 def test_a_compiled_model_is_still_known():
