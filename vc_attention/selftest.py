@@ -12,7 +12,7 @@ import torch
 from . import launch, layout, prepare, reference
 from .config import Numerics
 from .params import Params
-from .reference.formats import NVFP4_GROUP, from_e2m1, from_e4m3
+from .reference.formats import NVFP4_GROUP, from_e2m1, from_e4m3, to_e2m1
 
 if TYPE_CHECKING:
     from .dispatch import KernelSpec
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 QUERIES, KEYS = 150, 700  # a ragged last tile on both sides, an odd number of key tiles
 
 MMA_UNIT, MMA_KERNEL = "mma_selftest", "vc_mma_selftest"
-MMA = Params(a="ptr", a_scale="ptr", b="ptr", b_scale="ptr", c="ptr")  # MmaSelftestParams, csrc/README.md
+MMA = Params(  # MmaSelftestParams, csrc/README.md
+    a="ptr", a_scale="ptr", b="ptr", b_scale="ptr", c="ptr", x="ptr", packed="ptr",
+)  # fmt: skip
 MMA_LIMIT = 2**-10  # of the sum of absolute products: room for tensor cores that cut bits off, not for a wrong operand
 SCALES = 127  # UE4M3 codes that are numbers
 PRODUCTS = 2 * SCALES + 64
@@ -57,17 +59,24 @@ def error(spec: KernelSpec, device: torch.device, means: bool) -> float:
 
 @dataclass(frozen=True)
 class MmaOperands:
-    """Operands of block-scaled products `a b^T` in natural order, uint8, laid out as csrc/README.md says."""
+    """Operands of block-scaled products `a b^T` in natural order, uint8, and values to round (csrc/README.md)."""
 
     a: torch.Tensor  # [PRODUCTS, 16, 32] two E2M1 codes a byte, the even k low
     a_scale: torch.Tensor  # [PRODUCTS, 16, 4] UE4M3
     b: torch.Tensor  # [PRODUCTS, 8, 32]
     b_scale: torch.Tensor  # [PRODUCTS, 8, 4]
+    x: torch.Tensor  # fp32 [PRODUCTS, 32, 8]
 
     def exact(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(products, sums of the absolute terms), fp64 `[PRODUCTS, 16, 8]`."""
         a, b = _values(self.a, self.a_scale), _values(self.b, self.b_scale)
         return a @ b.mT, a.abs() @ b.abs().mT
+
+    def packed(self) -> torch.Tensor:
+        """x as E2M1 codes, the first of a row lowest, int32 `[PRODUCTS, 32]`."""
+        codes = to_e2m1(self.x)
+        pairs = codes[..., ::2] | codes[..., 1::2] << 4
+        return pairs.contiguous().view(torch.int32)[..., 0]
 
 
 def _values(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -76,7 +85,10 @@ def _values(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 def mma_operands() -> MmaOperands:
-    """Random elements; scales that differ from group to group, and on one side in turn every code that there is."""
+    """Random elements; scales that differ from group to group, and on one side in turn every code that there is.
+
+    x are random, multiples of 1/8 among them: those lie on every tie and every bound.
+    """
     random = torch.Generator().manual_seed(0)
 
     def draw(low: int, high: int, *shape: int) -> torch.Tensor:
@@ -85,23 +97,34 @@ def mma_operands() -> MmaOperands:
     a_scale, b_scale = draw(0x30, 0x48, 16, 4), draw(0x30, 0x48, 8, 4)  # 0.5 to 3.75
     every = torch.arange(SCALES, dtype=torch.uint8)[:, None, None]
     a_scale[:SCALES], b_scale[SCALES : 2 * SCALES] = every, every
-    return MmaOperands(draw(0, 256, 16, 32), a_scale, draw(0, 256, 8, 32), b_scale)
+    x = 8 * torch.rand(PRODUCTS, 32, 8, generator=random)
+    x[::2] = x[::2].mul(8).round() / 8
+    return MmaOperands(draw(0, 256, 16, 32), a_scale, draw(0, 256, 8, 32), b_scale, x)
 
 
 def mma_mismatch(device: torch.device) -> str | None:
-    """How the 4-bit matrix instruction of `device` differs from exact arithmetic, or None. Raises VCAttentionError."""
+    """How 4-bit products and roundings of `device` differ from exact ones, or None. Raises VCAttentionError."""
     operands = mma_operands()
     c = torch.full((PRODUCTS, 16, 8), torch.nan, device=device)
+    packed = torch.full((PRODUCTS, 32), -1, dtype=torch.int32, device=device)
     given = {field.name: getattr(operands, field.name).to(device) for field in dataclasses.fields(operands)}
     stream = torch.cuda.current_stream(device).cuda_stream
     kernel = launch.kernel(MMA_UNIT, MMA_KERNEL, device.index)
-    kernel.launch((PRODUCTS, 1, 1), (32, 1, 1), 0, stream, MMA.pack(**given, c=c))
+    kernel.launch((PRODUCTS, 1, 1), (32, 1, 1), 0, stream, MMA.pack(**given, c=c, packed=packed))
     got, (expected, magnitude) = c.cpu().double(), operands.exact()
     wrong = ~((got - expected).abs() <= MMA_LIMIT * magnitude)  # NaN is wrong, too
-    if not wrong.any():
-        return None
-    first = tuple(wrong.nonzero()[0].tolist())
-    return (
-        f"its matrix instruction gives {int(wrong.sum())} of {wrong.numel()} values wrong, the first at product "
-        f"{first[0]}, row {first[1]}, column {first[2]}: {got[first]:g} instead of {expected[first]:g}"
-    )
+    if wrong.any():
+        p, row, column = wrong.nonzero()[0].tolist()
+        return (
+            f"its matrix instruction gives {int(wrong.sum())} of {wrong.numel()} values wrong, the first at product "
+            f"{p}, row {row}, column {column}: {got[p, row, column]:g} instead of {expected[p, row, column]:g}"
+        )
+    wrong = packed.cpu() != operands.packed()
+    if wrong.any():
+        p, lane = wrong.nonzero()[0].tolist()
+        codes = [f"{int(found[p, lane]) & 0xFFFFFFFF:08x}" for found in (packed, operands.packed())]
+        return (
+            f"its rounding to 4 bits gives {int(wrong.sum())} of {wrong.numel()} words wrong, the first of "
+            f"{operands.x[p, lane].tolist()}: {codes[0]} instead of {codes[1]}"
+        )
+    return None

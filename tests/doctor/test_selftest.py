@@ -53,6 +53,8 @@ BELIEFS = {
     "k of b 32 apart": take("b", order=[1, 0]),
     "scale lanes of a": take("a_scale", lanes=fake_mma.LANES ^ 1),
     "scale lanes of b": take("b_scale", lanes=fake_mma.LANES ^ 4),
+    "selector of a": lambda registers: registers.update(thread_id_a=1 - registers["thread_id_a"]),
+    "selector of b": lambda registers: registers.update(thread_id_b=registers["thread_id_b"] * 0),
     "signs of a": lambda registers: registers.update(a=registers["a"] ^ np.uint32(0x88888888)),
 }
 
@@ -89,6 +91,23 @@ def test_one_wrong_scale_code_is_caught(gpu):
 
     gpu(fake_mma.Kernel(subnormals_are_zero))
     assert "product 1," in selftest.mma_mismatch(CPU)  # the sweep's second code is the smallest
+
+
+ROUNDINGS = {
+    "nibbles": lambda packed: packed >> np.uint32(4) & np.uint32(0x0F0F0F0F) | (packed & np.uint32(0x0F0F0F0F)) << 4,
+    "bytes": lambda packed: packed.byteswap(),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDINGS)
+def test_a_wrong_rounding_is_caught(gpu, name):
+    gpu(fake_mma.Kernel(pack=lambda x: ROUNDINGS[name](fake_mma.pack(x))))
+    assert "its rounding to 4 bits gives" in selftest.mma_mismatch(CPU)
+
+
+def test_ties_the_wrong_way_are_caught(gpu):
+    gpu(fake_mma.Kernel(pack=lambda x: fake_mma.pack(x + np.float32(1e-3))))
+    assert "its rounding to 4 bits gives" in selftest.mma_mismatch(CPU)
 
 
 def test_a_kernel_that_writes_nothing_is_caught(gpu):
