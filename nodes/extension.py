@@ -4,8 +4,11 @@ from comfy_api.latest import ComfyExtension
 
 from .compare import VCAttentionCompare
 from .patch import VCAttentionPatch
+from .report_node import VCAttentionReport
+from .routes import add_routes
 
 
 class VCAttentionExtension(ComfyExtension):
     async def get_node_list(self):
-        return [VCAttentionPatch, VCAttentionCompare]
+        add_routes()
+        return [VCAttentionPatch, VCAttentionReport, VCAttentionCompare]

@@ -53,16 +53,21 @@ class Interface:
         code = f"type => app.graph.nodes.filter(node => node.type === type).map(node => {expression})"
         return self.page.evaluate(code, PATCH)
 
-    def wait_for_reports(self) -> list[str]:
-        """The report texts on the patch nodes, once every one of them has its own."""
-        text = "node.widgets.filter(w => w.name === 'last run').map(w => w.value).join('')"
+    def panels(self, kind: str = PATCH) -> list[str]:
+        """What stands on the panel of every node of a kind."""
+        code = """type => app.graph.nodes.filter(node => node.type === type).map(
+            node => node.widgets?.find(w => w.name === 'vc_attention')?.value ?? '')"""
+        return self.page.evaluate(code, kind)
+
+    def wait_for_panels(self, *words: str, kind: str = PATCH) -> list[str]:
+        """The panels of a kind of node, once each has all of the words."""
         for _ in range(300):
-            reports = self.patches(text)
-            if all(reports):
-                return reports
+            panels = self.panels(kind)
+            if panels and all(word in panel for panel in panels for word in words):
+                return panels
             self.page.wait_for_timeout(200)
-        self.screenshot("no-report")
-        raise AssertionError(f"no report on some node after 60 s: {reports}")
+        self.screenshot("no-panel")
+        raise AssertionError(f"no {words} on some node after 60 s: {panels}")
 
     def press_run(self) -> None:
         self.page.mouse.move(5, 5)

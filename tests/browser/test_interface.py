@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tools.graph import PATCH, PATCH_DEFAULTS, build, with_stand_in_text
+from tools.graph import PATCH, PATCH_DEFAULTS, build, with_stand_ins
 from tools.settings import RUNS, WAN22_T2V, tiny
 from tools.workflows import WORKFLOWS, to_ui
 
@@ -19,7 +19,7 @@ def small_workflow(seed: int, **patch) -> dict:
     run = tiny(WAN22_T2V, length=1, steps=4, seed=seed)
     experts = tuple(replace(e, start=2 * i, end=2 * i + 2) for i, e in enumerate(run.experts))
     run = replace(run, experts=experts, patch={**run.patch, "backend": "reference", **patch})
-    return to_ui(with_stand_in_text(build(run)), run)
+    return to_ui(with_stand_ins(build(run)), run)
 
 
 def place_by_search(ui) -> None:
@@ -54,13 +54,14 @@ def test_found_by_search_placed_and_dragged(canvas):
 def test_widgets_have_labels_and_tooltips(canvas):
     canvas.add_patch()
     info = canvas.server.get(f"/object_info/{PATCH}")[PATCH]["input"]["required"]
-    (widgets,) = canvas.patches("node.widgets.map(w => [w.name, w.label ?? w.name, w.value])")
+    own = f"node.widgets.filter(w => {json.dumps(list(PATCH_DEFAULTS))}.includes(w.name))"
+    (widgets,) = canvas.patches(own + ".map(w => [w.name, w.label ?? w.name, w.value])")
     assert {name: value for name, _, value in widgets} == PATCH_DEFAULTS
     assert {name: label for name, label, _ in widgets} == {
         name: info[name][1].get("display_name") or name for name in PATCH_DEFAULTS
     }
     spot = canvas.focus_first_patch()
-    (offsets,) = canvas.patches("node.widgets.map(w => w.last_y)")
+    (offsets,) = canvas.patches(own + ".map(w => w.last_y)")
     for (name, _, _), offset in zip(widgets, offsets, strict=True):
         canvas.page.mouse.move(5, 5)
         canvas.page.mouse.move(spot["x"] + spot["width"] / 2, spot["y"] + 1.5 * (offset + 10), steps=3)
@@ -94,24 +95,20 @@ def test_runs_and_the_report_appears(canvas):
     canvas.load(small_workflow(seed=11))
     canvas.press_run()
     canvas.wait_until_done()
-    reports = canvas.wait_for_reports()
-    assert all(text.startswith("4 attention calls accelerated, 4 left alone") for text in reports)
+    panels = canvas.wait_for_panels("4 attention calls")
+    assert all("left alone: cross-attention: 4" in text for text in panels)
     assert all(entry["status"]["status_str"] == "success" for entry in canvas.server.get("/history").values())
     spot = canvas.focus_first_patch()
     margin = 50
     clip = {k: spot[k] - margin for k in ("x", "y")} | {k: spot[k] + 2 * margin for k in ("width", "height")}
     canvas.screenshot("report", clip)
-    rooms = (
-        canvas.page.locator("textarea")
-        .filter(visible=True)
-        .evaluate_all(
-            "(all, words) => all.filter(e => e.value.includes(words)).map(e => [e.scrollHeight, e.clientHeight])",
-            "left alone: cross-attention: 4",
-        )
+    heights = canvas.patches(
+        "[node.vcAttentionPanel.box.scrollHeight, node.vcAttentionPanel.box.parentNode.clientHeight]"
     )
-    assert rooms and all(wanted <= given for wanted, given in rooms), "the node is too small for its report"
-    saved = canvas.patches("node.serialize().widgets_values.length")
-    assert saved == [len(PATCH_DEFAULTS)] * 2, "the report must not be saved with the workflow"
+    assert all(0 < wanted <= given for wanted, given in heights), "the node is too small for its report"
+    saved = canvas.patches("node.serialize().widgets_values")
+    assert [len(values) for values in saved] == [len(PATCH_DEFAULTS)] * 2, "only the node's own widgets are saved"
+    assert None not in saved[0]
 
 
 def test_says_so_when_nothing_was_taken_over(canvas):
@@ -120,27 +117,26 @@ def test_says_so_when_nothing_was_taken_over(canvas):
     canvas.page.get_by_text("VC-Attention took over nothing").first.wait_for()
     canvas.screenshot("nothing")
     canvas.wait_until_done()
-    assert all("fewer than 1048576 tokens: 4" in text for text in canvas.wait_for_reports())
+    canvas.wait_for_panels("fewer than 1048576 tokens: 4")
     for close in canvas.page.locator(".p-toast-close-button").all():
         close.click()
 
 
 def test_a_report_does_not_land_on_another_workflows_node_of_the_same_number(canvas):
     """Another workflow may be open when a run ends."""
-    counts = canvas.page.evaluate(
+    shown = canvas.page.evaluate(
         """type => {
         const nodes = ['EmptyLatentImage', type].map(name => LiteGraph.createNode(name));
         nodes.forEach(node => app.graph.add(node));
-        const before = nodes.map(node => node.widgets.length);
         for (const node of [...nodes, {id: '99:1'}, {id: 'none'}]) {
-            const detail = {node: String(node.id), text: 'what ran', calls_accelerated: 1};
+            const detail = {node: String(node.id), text: 'what ran', calls_accelerated: 1, left_alone: {}};
             app.api.dispatchEvent(new CustomEvent('vc_attention.report', {detail}));
         }
-        return nodes.map((node, i) => node.widgets.length - before[i]);
+        return nodes.map(node => node.vcAttentionPanel?.text.includes('what ran') ?? false);
     }""",
         PATCH,
     )
-    assert counts == [0, 1]
+    assert shown == [False, True]
 
 
 def test_the_help_page_opens(canvas):

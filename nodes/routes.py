@@ -1,0 +1,51 @@
+"""What the web interface asks the server for."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from ..vc_attention.errors import VCAttentionError
+from .forecast import Unknown, forecast
+from .model_file import ModelShape, shape_of
+
+FORECAST = "/vc_attention/forecast"
+FOLDERS = {"unet_name": "diffusion_models", "ckpt_name": "checkpoints"}  # loader's widget -> folder of its files
+
+
+def add_routes() -> None:
+    """Answer POST /vc_attention/forecast, where there is a server."""
+    server = getattr(getattr(sys.modules.get("server"), "PromptServer", None), "instance", None)
+    if server is None or any(getattr(route, "path", None) == FORECAST for route in server.routes):
+        return
+    from aiohttp import web
+
+    @server.routes.post(FORECAST)
+    async def answer(request):
+        asked = await request.json()
+        # A thread of its own: the first question about a GPU tests its kernels.
+        return web.json_response(await asyncio.to_thread(_answer, asked))
+
+
+def _answer(asked: dict) -> dict:
+    """{"prompt": API format, "nodes": [ids]} -> {id: forecast or {"unknown": why}}."""
+    import comfy.model_management
+
+    device = comfy.model_management.get_torch_device()
+    answers = {}
+    for node in asked["nodes"]:
+        try:
+            answers[node] = forecast(asked["prompt"], node, _shape, device)
+        except (Unknown, VCAttentionError) as problem:
+            answers[node] = {"unknown": str(problem)}
+        except KeyError as name:
+            answers[node] = {"unknown": f"the graph is incomplete: nothing at {name}"}
+    return answers
+
+
+def _shape(widget: str, name: str) -> ModelShape | None:
+    import folder_paths
+
+    path = folder_paths.get_full_path(FOLDERS[widget], name)
+    return shape_of(Path(path), Path(path).stat().st_mtime) if path else None

@@ -1,0 +1,54 @@
+// On each patch node, before anything is queued: how long its attention is, what will run, how fast and in how much
+// memory. The server answers; it reads the model file's header.
+import { app } from "../../../scripts/app.js";
+import { api } from "../../../scripts/api.js";
+import { PATCH, allNodes } from "./nodes.js";
+import { show } from "./panel.js";
+import { ready, say } from "./words.js";
+
+const QUIET_MS = 600; // without a change of the graph before it is asked about
+
+function memory(bytes) {
+    return bytes < 2 ** 30 ? `${Math.ceil(bytes / 2 ** 20)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+}
+
+function lines(forecast) {
+    if (!forecast || forecast.unknown) {
+        return [{ text: say("forecast.unknown", { why: forecast?.unknown ?? say("forecast.unused") }), faint: true }];
+    }
+    const tokens = forecast.tokens.toLocaleString("en");
+    if (forecast.reason) return [{ text: say("forecast.stock", { tokens, why: forecast.reason }), faint: true }];
+    const gpu = say("forecast.tokens", { tokens, memory: memory(forecast.bytes) });
+    if (!forecast.factor) return [{ text: gpu, faint: true }];
+    const values = { factor: forecast.factor.toFixed(2), attention: forecast.attention_factor.toFixed(2) };
+    return [{ text: gpu, faint: true }, { text: say(`forecast.${forecast.source}`, values), faint: true }];
+}
+
+async function update() {
+    const nodes = allNodes(PATCH).filter(([, node]) => node.mode === 0);
+    if (!nodes.length) return;
+    const prompt = (await app.graphToPrompt()).output;
+    const ids = nodes.map(([id]) => id).filter((id) => id in prompt);
+    const body = JSON.stringify({ prompt, nodes: ids });
+    const answer = await api.fetchApi("/vc_attention/forecast", { method: "POST", body });
+    if (!answer.ok) return;
+    const forecasts = await answer.json();
+    for (const [id, node] of nodes) show(node, "forecast", lines(forecasts[id]));
+}
+
+let waiting = null;
+
+function soon() {
+    clearTimeout(waiting);
+    waiting = setTimeout(update, QUIET_MS);
+}
+
+app.registerExtension({
+    name: "vc_attention.forecast",
+    async setup() {
+        await ready();
+        api.addEventListener("graphChanged", soon);
+        api.addEventListener("vc_attention.report", soon); // the next run may now be judged by this one
+    },
+    afterConfigureGraph: soon,
+});

@@ -1,0 +1,57 @@
+// What a run does, on its patch node: while it samples, and when it is over. A toast, once, where the artist must act.
+import { app } from "../../../scripts/app.js";
+import { api } from "../../../scripts/api.js";
+import { PATCH, findNode } from "./nodes.js";
+import { show } from "./panel.js";
+import { ready, say } from "./words.js";
+
+const TOAST_MS = 20000;
+const told = new Set(); // what needs attention is said once, not for each of two experts and every run
+
+function percent(share, digits = 0) {
+    return `${(100 * share).toFixed(digits)}%`;
+}
+
+function tell(summary, detail) {
+    if (told.has(detail)) return;
+    told.add(detail);
+    app.extensionManager.toast.add({ severity: "warn", summary, detail, life: TOAST_MS });
+}
+
+function onProgress({ node: id, step, steps, share, kernel, worst }) {
+    const node = findNode(id, PATCH);
+    if (!node) return;
+    const lines = [{ text: say("step", { step, steps }), title: true }, { bar: step / steps }];
+    if (share !== null) lines.push(say("share", { share: percent(share), kernel }));
+    if (worst) lines.push(say("worst", { error: percent(worst.error, 2), layer: worst.layer }));
+    show(node, "run", lines);
+}
+
+function onReport({ node: id, text, calls_accelerated: taken, left_alone: reasons, stopped_early: stopped }) {
+    const node = findNode(id, PATCH);
+    if (!node) return;
+    const [title, ...rest] = text.split("\n");
+    show(node, "run", [{ text: title, title: true }, ...rest]);
+    const known = Object.keys(reasons ?? {}).some((reason) => told.has(reason));
+    if (taken === 0 && !stopped && !known) tell(say("nothing"), rest.join("\n"));
+}
+
+app.registerExtension({
+    name: "vc_attention.status",
+    async setup() {
+        await ready();
+        api.addEventListener("vc_attention.progress", (event) => onProgress(event.detail));
+        api.addEventListener("vc_attention.report", (event) => onReport(event.detail));
+        api.addEventListener("vc_attention.notice", (event) => tell(say("notice"), event.detail.text));
+    },
+    // Compare and Report say in words what their pictures show.
+    nodeCreated(node) {
+        if (!["VCAttentionCompare", "VCAttentionReport"].includes(node.comfyClass)) return;
+        const original = node.onExecuted;
+        node.onExecuted = function (output) {
+            original?.apply(this, arguments);
+            const [title, ...rest] = (output?.text ?? [""])[0].split("\n");
+            show(this, "text", [{ text: title, title: true }, ...rest]);
+        };
+    },
+});
