@@ -33,11 +33,9 @@ def forecast(prompt: dict, node: str, shape_of: Callable[[str, str], ModelShape 
     attention will be, or None, and the source of that: "last run" or "H200".
     shape_of: (name of the loader's widget, file) -> shape. Raises Unknown, and ParameterError for impossible widgets.
     """
-    widgets = {name: value for name, value in prompt[node]["inputs"].items() if name != "model"}
+    widgets = {name: _value(prompt, given) for name, given in prompt[node]["inputs"].items() if name != "model"}
     if not widgets.pop("enabled", True):
         raise Unknown("the node is off")
-    if any(isinstance(value, list) for value in widgets.values()):
-        raise Unknown("another node feeds a widget")
     chosen = settings(**widgets)
     shape = _model(prompt, node, shape_of)
     sampler = _sampler(prompt, node)
@@ -137,10 +135,18 @@ def _size(prompt: dict, sampler: dict) -> tuple[int, int, int]:
     return int(width), int(height), int(length)
 
 
-def _number(prompt: dict, value) -> float:
-    """A widget's number, also where a node that holds a number feeds it."""
-    if isinstance(value, list):
-        value = prompt[value[0]]["inputs"].get("value")
+def _number(prompt: dict, given) -> float:
+    value = _value(prompt, given)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Unknown("a number that only the run computes")
     return value
+
+
+def _value(prompt: dict, given):
+    """A widget's value, also where a node that holds a value feeds it."""
+    if not isinstance(given, list):
+        return given
+    held = prompt[given[0]]["inputs"].get("value")
+    if held is None or isinstance(held, list):
+        raise Unknown("a value that only the run computes")
+    return held

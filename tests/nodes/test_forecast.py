@@ -1,5 +1,6 @@
 """What the forecast reads out of a graph, and what it says when the graph does not tell."""
 
+import dataclasses
 import json
 import struct
 import sys
@@ -61,7 +62,7 @@ def test_short_clips_and_missing_kernels_are_told():
 
 def test_speed_comes_from_the_measurements_until_there_was_a_run(monkeypatch):
     choice = kernels.choose(forecast.settings(**_widgets()), 128, CPU)
-    fast = type(choice)("cuda", "attention_sm90_expcast", choice.numerics)
+    fast = dataclasses.replace(choice, backend="cuda", name="attention_sm90_expcast")
     monkeypatch.setattr(kernels, "choose", lambda *args: fast)
     found = ask(*graph(backend="auto"))
     assert (found["attention_factor"], found["source"]) == (1.7, "H200")
@@ -92,6 +93,10 @@ def test_guiders_and_numbers_from_other_nodes():
     latent = g.add("EmptyHunyuanLatentVideo", width=width, height=384, length=17, batch_size=1)
     g.add("SamplerCustomAdvanced", guider=guider, latent_image=latent)
     assert ask(g.prompt, node[0])["tokens"] == 5 * 40 * 24
+    g.prompt[node[0]]["inputs"]["enabled"] = g.add("PrimitiveBoolean", value=False)
+    with pytest.raises(Unknown, match="off"):
+        ask(g.prompt, node[0])
+    g.prompt[node[0]]["inputs"]["enabled"] = True
     with pytest.raises(Unknown, match="only the run computes"):
         g.prompt[width[0]]["inputs"] = {}
         ask(g.prompt, node[0])
