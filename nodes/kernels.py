@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ..vc_attention.config import Numerics, profile
 from ..vc_attention.errors import KernelUnavailable
+from ..vc_attention.guard import ABOVE
 from .bits import widths
 from .settings import PROFILE_OF, Settings
 
 REMEDY = "run `python install.py` in the VC-Attention folder and restart ComfyUI, or set backend to auto"
+REFERENCE = "reference (torch operations)"
 
 
 @dataclass(frozen=True)
 class Choice:
     """backend and numerics for attend(), its name for the report; or the reason why stock attention takes the call.
 
-    width: the bit width where it is not simply the one asked for, and why.
+    profile: the named setting that the numerics come from. width: the bit width where it is not simply the one asked
+    for, and why.
     """
 
     backend: str = ""
     name: str = ""
+    profile: str = ""
     numerics: Numerics | None = None
     width: str = ""
     reason: str | None = None
@@ -37,7 +41,7 @@ def choose(asked: Settings, head_dim: int, device: torch.device, seqlen_k: int |
     """
     order, why = widths(asked.bits, asked.numerics, device)
     if asked.backend == "reference":
-        return Choice("reference", "reference (torch operations)", asked.numerics[order[0]], why)
+        return Choice("reference", REFERENCE, PROFILE_OF[asked.smoothing, order[0]], asked.numerics[order[0]], why)
     from ..vc_attention import dispatch  # registers torch operators, which a workflow without this node need not have
 
     refusals: dict[str, list[str]] = {}
@@ -47,11 +51,28 @@ def choose(asked: Settings, head_dim: int, device: torch.device, seqlen_k: int |
         if not isinstance(found, list):
             if refusals:
                 why = f"{bits} bits instead of {order[0]}: {'; '.join(refusals[order[0]])}"
-            return Choice("cuda", found.unit, numerics, why)
+            return Choice("cuda", found.unit, PROFILE_OF[asked.smoothing, bits], numerics, why)
         refusals[bits] = _in_widgets_words(found, numerics)
         if asked.backend == "cuda":
             raise KernelUnavailable(refusals[bits], REMEDY)
     return Choice(reason=_told_once(refusals))
+
+
+def ladder(asked: Settings, head_dim: int, device: torch.device, seqlen_k: int | None = None) -> tuple[Choice, ...]:
+    """The choice of `choose` and, above it, the more exact profiles that run here: the rungs that a guard may take."""
+    first = choose(asked, head_dim, device, seqlen_k)
+    rungs = [first]
+    for name in ABOVE[first.profile] if first.reason is None else ():
+        numerics = replace(profile(name), clusters=first.numerics.clusters)
+        if first.backend == "reference":
+            rungs.append(replace(first, profile=name, numerics=numerics, width=""))
+            continue
+        from ..vc_attention import dispatch
+
+        found = dispatch.select(device, numerics, head_dim, seqlen_k if asked.backend == "auto" else None)
+        if not isinstance(found, list):
+            rungs.append(Choice("cuda", found.unit, name, numerics))
+    return tuple(rungs)
 
 
 def _told_once(refusals: dict[str, list[str]]) -> str:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Hashable
+from dataclasses import dataclass
 
 import torch
 
 from ..vc_attention.attention import attend
+from ..vc_attention.config import Action, Grouping
 from ..vc_attention.schedule import RENEWING
+from ..vc_attention.stopwatch import Stopwatch
+from . import stock
 from .compat import outside_allocation_graph
+from .layers import Layer
+from .report import OVER_BUDGET
 from .routing import Call, describe, from_heads, to_heads
 from .run import KEY, Forward, Run
 
@@ -24,28 +31,41 @@ def make_override(previous=None):
     @torch.compiler.disable
     def override(func, q, k, v, *args, **kwargs):
         plan = _plan((q, k, v, *args), kwargs)
-        if plan is None:
+        out = plan and _run(plan, [to_heads(t, plan.call) for t in (q, k, v)], func)
+        if out is None:
             with _passing_on(kwargs):
                 return previous(func, q, k, v, *args, **kwargs) if previous else func(q, k, v, *args, **kwargs)
-        return _run(*plan, [to_heads(t, plan[1]) for t in (q, k, v)])
+        return out
 
     @torch.compiler.disable
     def override_containers(q, k, v, *args, **kwargs):
         # Since 0.38 models hand over boxes that hold the only reference to q, k and v, so that each is freed as soon as
-        # it is quantized.
+        # it is quantized. A measured call needs them longer, and stock attention may get them after all.
         plan = _plan((q.peek(), k.peek(), v.peek(), *args), kwargs)
-        if plan is None:
+        out = plan and _run(plan, [to_heads(_open(box, plan), plan.call) for box in (q, k, v)])
+        if out is None:
             with _passing_on(kwargs):
                 return _pass_on_containers(previous, (q, k, v, *args), kwargs)
-        return _run(*plan, [to_heads(box.take(), plan[1]) for box in (q, k, v)])
+        return out
 
     override.container_function = override_containers
     override.vc_attention_previous = previous
     return override
 
 
-def _plan(args: tuple, kwargs: dict) -> tuple[Forward, Call, object] | None:
-    """(forward, call, layer) of a call that runs here, or None; counts the calls that do not by reason."""
+@dataclass(frozen=True)
+class _Plan:
+    """A call that runs here. watched: what the guard calls the layer. measured: whether the guard measures the call."""
+
+    forward: Forward
+    call: Call
+    layer: Layer
+    watched: Hashable
+    measured: bool
+
+
+def _plan(args: tuple, kwargs: dict) -> _Plan | None:
+    """The plan of a call that runs here, or None; counts the calls that do not by reason."""
     options = kwargs.get("transformer_options") or {}
     forward = options.get(KEY)
     if isinstance(forward, Run):
@@ -55,9 +75,14 @@ def _plan(args: tuple, kwargs: dict) -> tuple[Forward, Call, object] | None:
     call = describe(*args, **kwargs)
     layer, reason = forward.route(call, options)
     if reason is not None:
-        forward.run.report.leave_alone(reason)
+        forward.run.report.leave_alone(reason, layer, call, forward.step)
         return None
-    return forward, call, layer
+    watched = forward.watched(call, layer)
+    return _Plan(forward, call, layer, watched, forward.run.guard.due(watched, forward.step.index))
+
+
+def _open(box, plan: _Plan) -> torch.Tensor:
+    return box.peek() if plan.measured else box.take()
 
 
 @contextlib.contextmanager
@@ -77,20 +102,43 @@ def _passing_on(kwargs: dict):
         forward.passing_on = False
 
 
-def _run(forward: Forward, call: Call, layer: object, qkv: list[torch.Tensor]) -> torch.Tensor:
-    """One accelerated call; empties `qkv`, so that attend() holds the last references."""
+def _run(plan: _Plan, qkv: list[torch.Tensor], func=None) -> torch.Tensor | None:
+    """One accelerated call; None when it is too inexact on every rung, and stock attention has to take it.
+
+    Empties `qkv`, so that attend() holds the last references, unless the call is measured. func: the attention function
+    that ComfyUI chose; None for its default.
+    """
+    forward, call, layer = plan.forward, plan.call, plan.layer
     run, step = forward.run, forward.step
-    keys = forward.rows(call, layer)
-    action, grouping = run.session.plan(keys, step)
-    chosen = run.kernel(call)
-    with outside_allocation_graph():
-        out, left_behind = attend(
-            qkv.pop(0), qkv.pop(0), qkv.pop(0),
-            numerics=chosen.numerics, action=action, grouping=grouping, backend=chosen.backend,
-        )  # fmt: skip
-    if action in RENEWING and left_behind is not None:
-        run.session.keep(keys, left_behind, step)
-    run.report.accelerated(chosen.name, action.value, chosen.width)
+    keys, ladder = forward.rows(call, layer), run.ladder(call)
+    planned, grouping = run.session.plan(keys, step)
+    action = planned
+    watch = Stopwatch(call.device)
+
+    def attempt(rung: int, qkv: list[torch.Tensor]) -> tuple[torch.Tensor, Grouping | None]:
+        nonlocal action, grouping
+        watch.lap("guard")
+        with outside_allocation_graph():
+            out, left_behind = attend(
+                qkv.pop(0), qkv.pop(0), qkv.pop(0),
+                numerics=ladder[rung].numerics, action=action, grouping=grouping, backend=ladder[rung].backend,
+                lap=watch.lap,
+            )  # fmt: skip
+        if action in RENEWING and left_behind is not None:
+            run.session.keep(keys, left_behind, step)
+            action, grouping = Action.REUSE, left_behind  # what a second attempt finds
+        return out, grouping
+
+    out = run.guard.call(plan.watched, step.index, qkv, attempt, [rung.profile for rung in ladder])
+    watch.lap("guard")
+    run.report.timed(layer, call, watch, out is not None)
+    if plan.measured and call.shape not in run.report.layers.stock:
+        run.report.stock(call, *stock.timed(func, call, qkv))
+    if out is None:
+        run.report.leave_alone(OVER_BUDGET, layer, call, step)
+        return None
+    ran = ladder[run.guard.rung(plan.watched, step.index)]
+    run.report.accelerated(layer, call, step, ran, planned.value)
     return from_heads(out, call)
 
 

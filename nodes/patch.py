@@ -6,10 +6,11 @@ import comfy.model_management
 from comfy_api.latest import io
 
 from ..vc_attention.errors import ParameterError
+from ..vc_attention.guard import BUDGETS
 from . import kernels
 from .apply import patched
 from .compat import accepted
-from .settings import BACKENDS, BITS, PROBABILITY, SMOOTHING, parse_blocks, settings
+from .settings import BACKENDS, BITS, PROBABILITY, SMOOTHING, Settings, parse_blocks, settings
 
 
 class VCAttentionPatch(io.ComfyNode):
@@ -28,33 +29,51 @@ class VCAttentionPatch(io.ComfyNode):
                 "their average is kept exact, so that little quality is lost. Patch every model of the workflow (both "
                 "experts of Wan2.2). After sampling the node shows what it did."
             ),
-            inputs=_inputs(),
+            inputs=[
+                io.Model.Input(
+                    "model", tooltip="The video model. Put this node right after the model loader or its LoRAs."
+                ),
+                *widgets(),
+            ],
             outputs=[io.Model.Output(tooltip="The patched model. The model that came in stays as it was.")],
             hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
     def validate_inputs(cls, blocks_left_alone):
-        """True, or what is wrong with the list of blocks, before anything runs."""
-        try:
-            parse_blocks(blocks_left_alone or "")  # None when another node feeds it: unknown until that node ran
-        except ParameterError as error:
-            return str(error)
-        return True
+        return check_blocks(blocks_left_alone)
 
     @classmethod
     def execute(cls, model, enabled, **widgets):
         if not enabled:
             return io.NodeOutput(model)
-        chosen = settings(**widgets)
-        if chosen.backend == "cuda":  # refuse here, in words, rather than in the middle of sampling
-            kernels.choose(chosen, 128, comfy.model_management.get_torch_device())
-        return io.NodeOutput(patched(model, chosen, cls.hidden.unique_id))
+        return io.NodeOutput(patched(model, chosen(**widgets), cls.hidden.unique_id))
 
 
-def _inputs() -> list:
+def check_blocks(text: str | None) -> bool | str:
+    """True, or what is wrong with a list of blocks, before anything runs."""
+    try:
+        parse_blocks(text or "")  # None when another node feeds it: unknown until that node ran
+    except ParameterError as error:
+        return str(error)
+    return True
+
+
+def chosen(**widgets) -> Settings:
+    """What the widgets ask for. Raises ParameterError, and KernelUnavailable where kernels are insisted on."""
+    asked = settings(**widgets)
+    if asked.backend == "cuda":  # refuse here, in words, rather than in the middle of sampling
+        kernels.choose(asked, 128, comfy.model_management.get_torch_device())
+    return asked
+
+
+def _percent(level: str) -> str:
+    return f"{BUDGETS[level]:.0%}"
+
+
+def widgets() -> list:
+    """Every widget of the patch nodes, in order."""
     return [
-        io.Model.Input("model", tooltip="The video model. Put this node right after the model loader or its LoRAs."),
         accepted(
             io.Combo.Input,
             id="bits",
@@ -156,5 +175,17 @@ def _inputs() -> list:
             label_off="off",
             advanced=True,
             tooltip="off passes the model on untouched, to compare with and without.",
+        ),
+        accepted(
+            io.Combo.Input,
+            id="error_budget",
+            display_name="error budget",
+            options=list(BUDGETS),
+            default="balanced",
+            optional=True,  # so that workflows from before it still run
+            tooltip="How far a layer's attention may be off. A few rows of every layer are checked against exact "
+            "attention while sampling; a layer that is further off computes more exactly, or as without the node. "
+            f"{_percent('fast')} for fast, {_percent('balanced')} for balanced, {_percent('quality')} for quality. "
+            "off checks nothing: the published method.",
         ),
     ]

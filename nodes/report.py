@@ -7,9 +7,18 @@ import sys
 import threading
 from collections import Counter
 
+from ..vc_attention.guard import BUDGETS, Measurement
+from ..vc_attention.schedule import Step
+from ..vc_attention.stopwatch import Stopwatch
+from .kernels import Choice
+from .layers import Layer, Layers
+from .routing import Call
+
 logger = logging.getLogger(__name__)
 
 EVENT = "vc_attention.report"
+FORMAT = 1  # of as_dict()
+OVER_BUDGET = "over the error budget"
 NO_CALLS = "no call arrived: another node after this one took over the model's attention"
 NO_FORWARDS = "the model was not evaluated"
 WORDS = {"group": "formed", "assign": "renewed", "reuse": "kept", "plain": "without averages"}  # grouping actions
@@ -18,8 +27,10 @@ WORDS = {"group": "formed", "assign": "renewed", "reuse": "kept", "plain": "with
 class Report:
     """Counters of one sampling run. Safe to count from several threads."""
 
-    def __init__(self, profile: str) -> None:
+    def __init__(self, profile: str, error_budget: str = "off") -> None:
         self.profile = profile
+        self.error_budget = error_budget
+        self.layers = Layers()
         self.model = ""
         self.tokens = ""
         self.forwards = 0
@@ -33,28 +44,51 @@ class Report:
         self.stopped_early = False
         self._lock = threading.Lock()
 
-    def forward(self, model: str, tokens: str) -> None:
+    def forward(self, model: str, tokens: str, step: Step, sigma: float) -> None:
         """Count one call of the diffusion model."""
         with self._lock:
             self.model, self.tokens = model, tokens
             self.forwards += 1
+            self.layers.step(step, sigma)
 
-    def accelerated(self, kernel: str, action: str, width: str = "") -> None:
-        """Count one attention call that ran here. `width`: of kernels.Choice."""
+    def accelerated(self, layer: Layer, call: Call, step: Step, choice: Choice, action: str) -> None:
+        """Count one attention call that ran here."""
         with self._lock:
-            self.kernels[kernel] += 1
-            if width:
-                self.widths[width] += 1
+            self.kernels[choice.name] += 1
+            if choice.width:
+                self.widths[choice.width] += 1
             self.actions[action] += 1
+            self.layers.ran(layer, call.shape, step, choice.profile)
 
-    def leave_alone(self, reason: str) -> None:
-        """Count one attention call that was passed on."""
+    def leave_alone(self, reason: str, layer: Layer | None = None, call: Call | None = None, step=None) -> None:
+        """Count one attention call that was passed on; with its layer, call and step when it is self-attention."""
         with self._lock:
             self.left_alone[reason] += 1
+            if layer is not None:
+                self.layers.ran(layer, call.shape, step, "stock", reason)
+
+    def timed(self, layer: Layer, call: Call, watch: Stopwatch, used: bool) -> None:
+        """Keep the laps of one attention call; `used` is False when the guard gave its output up."""
+        with self._lock:
+            self.layers.timed(layer, call.shape, call.q[0] if used else 0, watch)
+
+    def stock(self, call: Call, watch: Stopwatch, factor: float) -> None:
+        """Keep what stock attention takes for calls of this shape: what `stock.timed` returned."""
+        with self._lock:
+            self.layers.stock[call.shape] = watch, factor
+
+    def measured(self, told: Measurement) -> None:
+        """Keep a number of the guard, whose layers are `Forward.watched`."""
+        layer, shape, _ = told.layer
+        with self._lock:
+            self.layers.tell(layer, shape, told)
 
     def as_dict(self) -> dict:
-        """Plain data, for the web interface and for files."""
+        """Plain data, for the web interface and for files: docs/report.md. Waits for times that are still running."""
+        with self._lock:
+            self.layers.read(waiting=True)
         return {
+            "format": FORMAT,
             "profile": self.profile,
             "model": self.model,
             "tokens": self.tokens,
@@ -69,7 +103,31 @@ class Report:
             "rows_evicted": self.rows_evicted,
             "rows_unkept": self.rows_unkept,
             "stopped_early": self.stopped_early,
+            "guard": {
+                "level": self.error_budget,
+                "budget": BUDGETS[self.error_budget],
+                "measured": self.layers.measured,
+                "worst": self.layers.worst,
+                "moved": len(self.layers.moved()),
+            },
+            "steps": [
+                {"index": index, "sigma": sigma, "in_window": in_window}
+                for index, (sigma, in_window) in self.layers.steps.items()
+            ],
+            "layers": self.layers.rows(),
+            "time": self.layers.time(),
         }
+
+    def progress(self) -> dict:
+        """Plain data about a run that is not over: docs/report.md."""
+        with self._lock:
+            return {
+                "step": list(self.layers.steps)[-1] if self.layers.steps else None,
+                "calls_accelerated": self.kernels.total(),
+                "calls_left_alone": self.left_alone.total(),
+                "kernel": self.kernels.most_common(1)[0][0] if self.kernels else None,
+                "worst": self.layers.worst,
+            }
 
     def text(self) -> str:
         """A few lines for a person."""
@@ -84,10 +142,26 @@ class Report:
             counts = (f"{word} {self.actions[action]}" for action, word in WORDS.items() if self.actions[action])
             lines.append(f"groups: {', '.join(counts)}")
             lines.append(f"memory for groups: {self.state_bytes / 2**20:.1f} MiB")
+        lines += self._measured_lines()
         if self.rows_unkept:
             lines.append(f"{self.rows_unkept} times a grouping did not fit in memory: the next call groups anew")
         lines += [f"left alone: {reason}: {count}" for reason, count in self.left_alone.most_common()]
         return "\n".join(lines)
+
+    def _measured_lines(self) -> list[str]:
+        worst, time, lines = self.layers.worst, self.layers.time(), []
+        if worst is not None:
+            allowed = BUDGETS[self.error_budget]
+            lines.append(f"largest error: {worst['error']:.1%} in {worst['layer']}; {allowed:.0%} is allowed")
+        lines += [f"over the error budget: {layer}, which now runs {ran}" for layer, ran in self.layers.moved()]
+        spent = time["grouping"] + time["preparation"]
+        if spent:
+            share = spent / (spent + time["attention"])
+            lines.append(f"grouping and preparation: {spent / 1e3:.1f} s, {share:.0%} of the accelerated attention")
+        if time["saved"] is not None:
+            word = "saved" if time["saved"] >= 0 else "lost"
+            lines.append(f"{word} about {abs(time['saved']) / 1e3:.1f} s against stock attention")
+        return lines
 
 
 def show(report: Report, node_id: str | None) -> None:

@@ -14,12 +14,14 @@ from collections.abc import Hashable
 
 import torch
 
+from ..vc_attention.guard import BUDGETS, Guard
 from ..vc_attention.schedule import Step, locate
 from ..vc_attention.session import RowKey, Session
 from . import kernels
 from .compat import free_bytes
+from .layers import Layer
 from .models import GENERIC, ModelRow, row_for
-from .report import Report, show
+from .report import OVER_BUDGET, Report, show
 from .routing import Call, why_not_dense
 from .settings import Settings
 
@@ -37,9 +39,10 @@ class Run:
         self.settings = settings
         self.window_sigma = window_sigma
         self.session = Session(settings.schedule)
-        self.report = Report(str(settings))
+        self.report = Report(str(settings), settings.error_budget)
+        self.guard = Guard(BUDGETS[settings.error_budget], self.report.measured)
         self._sigmas: tuple[torch.Tensor | None, list[float]] = (None, [])
-        self._kernels: dict[Hashable, kernels.Choice] = {}
+        self._kernels: dict[Hashable, tuple[kernels.Choice, ...]] = {}
         self._fitted: set[torch.device] = set()
         self._lock = threading.Lock()
 
@@ -63,16 +66,17 @@ class Run:
             if free is not None:
                 self.session.budget = min(self.session.budget, free // STATE_SHARE)
 
-    def kernel(self, call: Call) -> kernels.Choice:
-        """What runs a call of this length, head size and device, decided once per run."""
+    def ladder(self, call: Call) -> tuple[kernels.Choice, ...]:
+        """What may run calls of this length, head size and device, decided once per run; `guard` chooses among them."""
         key = (call.device, call.q[3], call.k[2])
         with self._lock:
             if key not in self._kernels:
-                self._kernels[key] = kernels.choose(self.settings, call.q[3], call.device, call.k[2])
+                self._kernels[key] = kernels.ladder(self.settings, call.q[3], call.device, call.k[2])
             return self._kernels[key]
 
     def close(self) -> None:
         """Free the grouping state and finish the report."""
+        self.guard.close()
         session, report = self.session, self.report
         report.state_bytes, report.rows_evicted, report.rows_unkept = (
             session.peak_nbytes,
@@ -105,25 +109,36 @@ class Forward:
     def __deepcopy__(self, memo: dict) -> Forward:
         return self
 
-    def route(self, call: Call, options: dict) -> tuple[Hashable, str | None]:
-        """(layer, reason): the layer that calls, and why stock attention takes the call, or None."""
+    def route(self, call: Call, options: dict) -> tuple[Layer | None, str | None]:
+        """(layer, reason): the self-attention layer that calls, and why stock attention takes the call, or None."""
         reason = why_not_dense(call, self.text_length, self.model.text_calls, self.model.fewer_queries)
         if reason:
             return None, reason
         place = (options.get("block_type"), options.get("block_index"))
         ordinal = self._ordinals[place, call.q]
         self._ordinals[place, call.q] += 1
-        settings = self.run.settings
-        if call.q[2] < settings.min_tokens:
-            return None, f"fewer than {settings.min_tokens} tokens"
-        number = self.model.block_number(*place, ordinal, self.transformer)
-        if number in settings.blocks_left_alone:
-            return None, "block left alone"
-        if not settings.blocks_left_alone and number in self.model.sensitive_blocks(self.transformer):
-            return None, SENSITIVE
-        return (*place, ordinal), self.run.kernel(call).reason
+        layer = Layer(*place, ordinal, self.model.block_number(*place, ordinal, self.transformer))
+        return layer, self._why_not(call, layer)
 
-    def rows(self, call: Call, layer: Hashable) -> list[RowKey]:
+    def _why_not(self, call: Call, layer: Layer) -> str | None:
+        """Why stock attention takes a dense call of `layer`, or None."""
+        run = self.run
+        if call.q[2] < run.settings.min_tokens:
+            return f"fewer than {run.settings.min_tokens} tokens"
+        if layer.number in run.settings.blocks_left_alone:
+            return "block left alone"
+        if not run.settings.blocks_left_alone and layer.number in self.model.sensitive_blocks(self.transformer):
+            return SENSITIVE
+        ladder = run.ladder(call)
+        if ladder[0].reason is None and run.guard.rung(self.watched(call, layer), self.step.index) == len(ladder):
+            return OVER_BUDGET
+        return ladder[0].reason
+
+    def watched(self, call: Call, layer: Layer) -> tuple[Layer, tuple[int, ...], str]:
+        """What the guard calls a layer: the same layer may see other lengths, and several devices may run it."""
+        return layer, call.shape, str(call.device)
+
+    def rows(self, call: Call, layer: Layer) -> list[RowKey]:
         """Whose grouping each batch row of `call` uses."""
         batch, chunks = call.q[0], len(self.conditions)
         per_chunk = batch // chunks if chunks and batch % chunks == 0 else 0
@@ -167,13 +182,13 @@ def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, t
     run = options.get(KEY)
     schedule = options.get("sample_sigmas")  # absent where something other than a sampler evaluates the model
     if isinstance(run, Run) and schedule is not None:
-        sigma = options["sigmas"] if "sigmas" in options else t
-        step = locate(float(sigma.flatten()[0]), run.sigmas(schedule), run.window_sigma)
+        sigma = float((options["sigmas"] if "sigmas" in options else t).flatten()[0])
+        step = locate(sigma, run.sigmas(schedule), run.window_sigma)
         transformer = getattr(executor.class_obj, "diffusion_model", None)
         model = row_for(transformer) if transformer is not None else GENERIC
         text_length = None if c_crossattn is None else c_crossattn.shape[1]
         run.fit_memory(x.device)
-        run.report.forward(model.name, model.tokens)
+        run.report.forward(model.name, model.tokens, step, sigma)
         options = {**options, KEY: Forward(run, step, model, transformer, options, text_length)}
     return executor(x, t, c_concat, c_crossattn, control, options, **kwargs)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ..vc_attention.attention import BACKENDS
 from ..vc_attention.config import Numerics, profile
 from ..vc_attention.errors import ParameterError
+from ..vc_attention.guard import BUDGETS
 from ..vc_attention.schedule import AfterWindow, Schedule
 from .bits import BITS
 
@@ -37,6 +38,7 @@ class Settings:
     min_tokens: int
     blocks_left_alone: frozenset[int]
     backend: str
+    error_budget: str
 
     def __str__(self) -> str:
         return f"{self.smoothing}, {self.bits} bits"
@@ -52,6 +54,7 @@ def settings(
     min_tokens: int,
     blocks_left_alone: str,
     backend: str,
+    error_budget: str = "balanced",
 ) -> Settings:
     """Settings from the node's widgets.
 
@@ -64,10 +67,12 @@ def settings(
     _check_choice("backend", backend, BACKENDS)
     if type(min_tokens) is not int or min_tokens < 0:
         raise ParameterError("min_tokens", "a whole number, 0 or more", min_tokens, "try 4096")
+    _check_choice("error_budget", error_budget, tuple(BUDGETS))
     numerics = _numerics(bits, smoothing, clusters, probability)
     after = AfterWindow.PLAIN if smoothing == "paper" else AfterWindow.ASSIGN
     schedule = Schedule(grouping_window, refresh_interval, after)
-    return Settings(bits, smoothing, numerics, schedule, min_tokens, parse_blocks(blocks_left_alone), backend)
+    blocks = parse_blocks(blocks_left_alone)
+    return Settings(bits, smoothing, numerics, schedule, min_tokens, blocks, backend, error_budget)
 
 
 def _numerics(bits: str, smoothing: str, clusters: int, probability: str) -> dict[str, Numerics]:

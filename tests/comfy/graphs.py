@@ -11,6 +11,7 @@ HUNYUAN = "hunyuanvideo1.5_t2v_tiny.safetensors"
 PATCH = {
     "bits": "auto", "grouping_window": 0.25, "clusters": 0, "refresh_interval": 4, "probability": "auto",
     "smoothing": "balanced", "min_tokens": 0, "blocks_left_alone": "", "backend": "reference", "enabled": True,
+    "error_budget": "off",
 }  # fmt: skip
 _seeds = itertools.count(int(time.time()) % 100000 * 1000)  # no prompt is ever answered from the cache of another
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.comfy
 
 def test_the_definition(comfy_server):
     info = comfy_server.get("/object_info/VCAttentionPatch")["VCAttentionPatch"]
-    inputs = info["input"]["required"]
+    inputs = info["input"]["required"] | info["input"]["optional"]
     assert list(inputs) == ["model", *PATCH]  # new widgets go to the end: saved workflows store values by position
     assert info["output"] == ["MODEL"] and info["input"]["hidden"] == {"unique_id": ["UNIQUE_ID"]}
     for name, (_, options) in inputs.items():

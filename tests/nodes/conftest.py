@@ -45,7 +45,7 @@ def spy(monkeypatch):
 
     calls = []
 
-    def attend(q, k, v, *, numerics, action, grouping, backend):
+    def attend(q, k, v, *, numerics, action, grouping, backend, lap):
         calls.append(
             {"action": action, "grouping": grouping, "backend": backend, "numerics": numerics, "shape": tuple(q.shape)}
         )

@@ -6,7 +6,6 @@ import pytest
 import torch
 from vc_pack.nodes import kernels
 from vc_pack.nodes.apply import patched
-from vc_pack.nodes.report import Report
 
 from tests.nodes import fakes
 from tests.nodes.toy import SIGMAS, WanModel, make_settings
@@ -94,7 +93,7 @@ def test_the_report_counts_what_ran_in_other_bits(spy, reports, monkeypatch):
     assert reports[0].as_dict()["widths"] == dict(reports[0].widths)
 
 
-def test_a_width_asked_for_takes_no_line():
-    report = Report("balanced, 8 bits")
-    report.accelerated("attention_8", "group")
-    assert not report.widths and "bits" not in report.text()
+def test_a_width_asked_for_takes_no_line(spy, reports):
+    model = WanModel(fakes.Attention())
+    fakes.sample(patched(fakes.Patcher(model), make_settings(bits="8"), None), SIGMAS, model)
+    assert not reports[0].widths and "bits" not in reports[0].text()

@@ -11,7 +11,7 @@ SIGMAS = [1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0.0]
 def make_settings(**changes):
     widgets = dict(
         bits="auto", grouping_window=0.25, clusters=0, refresh_interval=4, probability="auto", smoothing="balanced",
-        min_tokens=0, blocks_left_alone="", backend="reference",
+        min_tokens=0, blocks_left_alone="", backend="reference", error_budget="off",
     )  # fmt: skip
     return settings(**{**widgets, **changes})
 

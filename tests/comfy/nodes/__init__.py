@@ -30,11 +30,11 @@ def _spy():
         return
     attend = override.attend
 
-    def spied(q, k, v, *, numerics, action, grouping, backend):
+    def spied(q, k, v, *, action, **rest):
         LOG["attends"] += 1
         if LOG["forwards"]:
             LOG["forwards"][-1]["actions"].append(action.value)
-        return attend(q, k, v, numerics=numerics, action=action, grouping=grouping, backend=backend)
+        return attend(q, k, v, action=action, **rest)
 
     spied.spied = True
     override.attend = spied
