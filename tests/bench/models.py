@@ -95,7 +95,7 @@ def load(model: Model, device: str, dtype: torch.dtype):
     config = getattr(comfy.supported_models, model.config)(model.unet)
     config.set_inference_dtype(dtype, None)
     network = config.get_model({}, device=device)
-    randomize(network.diffusion_model, seed=1)
+    randomize(network.diffusion_model.to(device), seed=1)
     return comfy.model_patcher.ModelPatcher(network, torch.device(device), torch.device("cpu"))
 
 
@@ -159,7 +159,7 @@ def measured(shape: Shape, model: Model, device: str, dtype: torch.dtype, **widg
     chosen = pack("settings").settings(**widgets)
     after_window = type(chosen.schedule.after_window)  # the pack's own copy of AfterWindow
     plain = replace(chosen, schedule=replace(chosen.schedule, after_window=after_window.PLAIN))
-    stock = sample(model, patcher, 3)
+    stock = sample(model, patcher, 2)
     ours = sample(model, pack("apply").patched(patcher, chosen, None), REFRESH + 1)
     again = sample(model, pack("apply").patched(patcher, plain, None), 2)
     times: dict[str, list[float]] = {}
