@@ -4,6 +4,7 @@ from comfy_api.latest import ComfyExtension
 
 from .compare import VCAttentionCompare
 from .patch import VCAttentionPatch
+from .patch_wrapper import VCAttentionPatchWrapper
 from .report_node import VCAttentionReport
 from .routes import add_routes
 
@@ -11,4 +12,4 @@ from .routes import add_routes
 class VCAttentionExtension(ComfyExtension):
     async def get_node_list(self):
         add_routes()
-        return [VCAttentionPatch, VCAttentionReport, VCAttentionCompare]
+        return [VCAttentionPatch, VCAttentionPatchWrapper, VCAttentionReport, VCAttentionCompare]

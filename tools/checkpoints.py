@@ -23,6 +23,8 @@ WAN = {
     "wan2.2_t2v_high_noise_tiny": (2, 16, 16),
     "wan2.2_t2v_low_noise_tiny": (3, 16, 16),
     "wan2.2_ti2v_5b_tiny": (4, 48, 48),
+    "wan2.2_i2v_high_noise_tiny": (8, 36, 16),  # 20 channels more: first picture and mask
+    "wan2.2_i2v_low_noise_tiny": (9, 36, 16),
 }
 HUNYUAN = "hunyuanvideo1.5_t2v_tiny"
 VAE = "wan2.1_vae_tiny"

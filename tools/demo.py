@@ -68,13 +68,13 @@ def demo_run(backend: str):
 
 def demo_prompt(run, patched: bool, prefix: str) -> dict:
     """The run's API graph; text encoder replaced by the stand-in, clip saved as webp and mp4, and the latent too."""
-    from tools.graph import Node, build, to_api, with_stand_in_text, without_patch
+    from tools.graph import Link, Node, build, to_api, with_stand_ins, without_patch
 
-    nodes = with_stand_in_text(build(run))
+    nodes = with_stand_ins(build(run))
     if not patched:
         nodes = without_patch(nodes)
     nodes["save"].inputs["filename_prefix"] = prefix
-    webp = {"images": "decode", "filename_prefix": prefix, "fps": run.fps, "lossless": True}
+    webp = {"images": Link("decode"), "filename_prefix": prefix, "fps": run.fps, "lossless": True}
     webp.update(quality=80, method="fastest")
     nodes["webp"] = Node("SaveAnimatedWEBP", webp, (0, 0))
     last = nodes["decode"].inputs["samples"]
@@ -84,10 +84,10 @@ def demo_prompt(run, patched: bool, prefix: str) -> dict:
 
 def warm_up(server, run) -> None:
     """Sample once for nothing, so that the first clip's time holds no loading and no first-use costs."""
-    from tools.graph import Node, build, to_api, with_stand_in_text, without_patch
+    from tools.graph import Node, build, to_api, with_stand_ins, without_patch
 
     print("demo: warm-up ...", flush=True)
-    nodes = without_patch(with_stand_in_text(build(replace(run, seed=run.seed + 1))))
+    nodes = without_patch(with_stand_ins(build(replace(run, seed=run.seed + 1))))
     last = nodes["decode"].inputs["samples"]
     kept = {key: node for key, node in nodes.items() if key not in ("vae", "decode", "video", "save")}
     kept["latent file"] = Node("SaveLatent", {"samples": last, "filename_prefix": "warm_up"}, (0, 0))

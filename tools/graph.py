@@ -4,10 +4,12 @@ tools/workflows.py prints it for the web interface."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tools.settings import ModelFile, Run
 
 PATCH = "VCAttentionPatch"
+WRAPPER_PATCH = "VCAttentionPatchWrapper"
 
 # The patch node's widgets in the node's order with its defaults; a test compares them with the running node.
 PATCH_DEFAULTS = {
@@ -21,6 +23,7 @@ PATCH_DEFAULTS = {
     "blocks_left_alone": "",
     "backend": "auto",
     "enabled": True,
+    "error_budget": "balanced",
 }
 # Output slots of the node types used, in ComfyUI's order.
 OUTPUTS = {
@@ -29,32 +32,60 @@ OUTPUTS = {
     PATCH: ["MODEL"],
     "ModelSamplingSD3": ["MODEL"],
     "CLIPLoader": ["CLIP"],
+    "DualCLIPLoader": ["CLIP"],
     "CLIPTextEncode": ["CONDITIONING"],
+    "CLIPVisionLoader": ["CLIP_VISION"],
+    "CLIPVisionEncode": ["CLIP_VISION_OUTPUT"],
     "VAELoader": ["VAE"],
+    "LoadImage": ["IMAGE", "MASK"],
+    "ImageScale": ["IMAGE"],
     "EmptyHunyuanLatentVideo": ["LATENT"],
+    "EmptyHunyuanVideo15Latent": ["LATENT"],
+    "Wan22ImageToVideoLatent": ["LATENT"],
+    "WanImageToVideo": ["CONDITIONING", "CONDITIONING", "LATENT"],
+    "HunyuanVideo15ImageToVideo": ["CONDITIONING", "CONDITIONING", "LATENT"],
+    "MiniMaxH3ImageToVideo": ["CONDITIONING", "LATENT"],
     "KSamplerAdvanced": ["LATENT"],
+    "RandomNoise": ["NOISE"],
+    "KSamplerSelect": ["SAMPLER"],
+    "BasicScheduler": ["SIGMAS"],
+    "BasicGuider": ["GUIDER"],
+    "CFGGuider": ["GUIDER"],
+    "SamplerCustomAdvanced": ["LATENT", "LATENT"],
     "VAEDecode": ["IMAGE"],
+    "VAEDecodeAudio": ["AUDIO"],
     "CreateVideo": ["VIDEO"],
     "SaveVideo": [],
+    "VCAttentionReport": ["LATENT", "IMAGE", "STRING"],
+    "PrimitiveBoolean": ["BOOLEAN"],
+    "WanVideoModelLoader": ["WANVIDEOMODEL"],
+    "WanVideoLoraSelect": ["WANVIDLORA"],
+    "WanVideoBlockSwap": ["BLOCKSWAPARGS"],
+    WRAPPER_PATCH: ["WANVIDEOMODEL"],
+    "LoadWanVideoT5TextEncoder": ["WANTEXTENCODER"],
+    "WanVideoTextEncode": ["WANVIDEOTEXTEMBEDS"],
+    "WanVideoVAELoader": ["WANVAE"],
+    "WanVideoEncode": ["LATENT"],
+    "WanVideoEmptyEmbeds": ["WANVIDIMAGE_EMBEDS"],
+    "WanVideoSampler": ["LATENT", "LATENT"],
+    "WanVideoDecode": ["IMAGE"],
     "StandInTextEncoder": ["CONDITIONING"],
+    "StandInVAE": ["VAE"],
+    "EmptyImage": ["IMAGE"],
 }
-# Sockets; every other input is a widget. The web interface keeps one more value after a seed: what to do with it next.
-SOCKETS = {
-    "model": "MODEL",
-    "clip": "CLIP",
-    "vae": "VAE",
-    "positive": "CONDITIONING",
-    "negative": "CONDITIONING",
-    "latent_image": "LATENT",
-    "samples": "LATENT",
-    "images": "IMAGE",
-    "video": "VIDEO",
-}
+
+
+class Link(NamedTuple):
+    """An input that another node feeds. shown: what a widget shows that is fed so."""
+
+    node: str
+    slot: int = 0
+    shown: object = None
 
 
 @dataclass
 class Node:
-    """One node: `inputs` holds widget values and, for sockets, the name of the node that feeds them (its slot 0)."""
+    """One node: `inputs` holds widget values, in the node's order, and Links."""
 
     type: str
     inputs: dict
@@ -65,82 +96,33 @@ class Node:
 
 
 def build(run: Run) -> dict[str, Node]:
-    """The nodes of a text-to-video run with one sampler for each expert, in the order of the data."""
-    latent = {"width": run.width, "height": run.height, "length": run.length, "batch_size": 1}
-    clip = {"clip_name": run.text_encoder.name, "type": "wan", "device": "default"}
-    wide, x = 420, -480
-    nodes = {
-        "clip": Node("CLIPLoader", clip, (x, 420), (wide, 130), files=[run.text_encoder]),
-        "vae": Node("VAELoader", {"vae_name": run.vae.name}, (x, 610), (wide, 70), files=[run.vae]),
-        "positive": Node("CLIPTextEncode", {"text": run.positive, "clip": "clip"}, (x, 0), (wide, 170), "Prompt"),
-        "negative": Node("CLIPTextEncode", {"text": run.negative, "clip": "clip"}, (x, 230), (wide, 130), "Avoid"),
-        "latent": Node("EmptyHunyuanLatentVideo", latent, (x, 740), (wide, 150), "Size and length"),
-    }
-    latent = "latent"
-    for row in range(len(run.experts)):
-        latent = _add_expert(nodes, run, row, latent)
-    x = 1520
-    nodes["decode"] = Node("VAEDecode", {"samples": latent, "vae": "vae"}, (x, 0), (240, 60))
-    nodes["video"] = Node("CreateVideo", {"images": "decode", "fps": run.fps}, (x, 120), (240, 90))
-    save = {"video": "video", "filename_prefix": "video/vc_attention", "format": "auto", "codec": "auto"}
-    nodes["save"] = Node("SaveVideo", save, (x, 270), (420, 420))
-    return nodes
+    """The nodes of a run, in the order of the data."""
+    from tools.families import BUILDERS  # they make nodes, which are defined here
 
-
-def _add_expert(nodes: dict[str, Node], run: Run, row: int, latent: str) -> str:
-    """Append one expert's chain loader -> (LoRA) -> patch -> shift -> sampler; the name of its sampler."""
-    expert, y, first = run.experts[row], 500 * row, row == 0
-    last = row == len(run.experts) - 1
-    names = {kind: f"{kind} {expert.title}" for kind in ("unet", "lora", "patch", "shift", "sampler")}
-    unet = {"unet_name": expert.model.name, "weight_dtype": "default"}
-    nodes[names["unet"]] = Node("UNETLoader", unet, (0, y), (320, 90), f"Model, {expert.title}", [expert.model])
-    model = names["unet"]
-    if expert.lora:
-        lora = {"model": model, "lora_name": expert.lora.name, "strength_model": 1.0}
-        nodes[names["lora"]] = Node("LoraLoaderModelOnly", lora, (0, y + 150), (320, 90), "", [expert.lora])
-        model = names["lora"]
-    patch = {"model": model, **patch_widgets(run)}
-    nodes[names["patch"]] = Node(PATCH, patch, (380, y), (320, 280), f"VC-Attention, {expert.title}")
-    shift = {"model": names["patch"], "shift": run.shift}
-    nodes[names["shift"]] = Node("ModelSamplingSD3", shift, (760, y), (260, 70))
-    sampler = {
-        "model": names["shift"],
-        "positive": "positive",
-        "negative": "negative",
-        "latent_image": latent,
-        "add_noise": "enable" if first else "disable",
-        "noise_seed": run.seed if first else 0,
-        "steps": run.steps,
-        "cfg": run.cfg,
-        "sampler_name": run.sampler,
-        "scheduler": run.scheduler,
-        "start_at_step": expert.start,
-        "end_at_step": expert.end,
-        "return_with_leftover_noise": "disable" if last else "enable",
-    }
-    nodes[names["sampler"]] = Node("KSamplerAdvanced", sampler, (1080, y), (380, 340), f"Sampler, {expert.title}")
-    return names["sampler"]
+    return BUILDERS[run.family](run)
 
 
 def patch_widgets(run: Run) -> dict:
-    """The patch node's widgets in the node's order: its defaults, changed where the run says so."""
+    """The patch node's widgets in the node's order: its defaults, changed where the run says so. One switch turns every
+    patch of the workflow on and off."""
     unknown = set(run.patch) - set(PATCH_DEFAULTS)
     if unknown:
         raise ValueError(f"run {run.title!r}: patch has {sorted(unknown)}, known are {sorted(PATCH_DEFAULTS)}")
-    return {**PATCH_DEFAULTS, **run.patch}
+    widgets = {**PATCH_DEFAULTS, **run.patch}
+    return {**widgets, "enabled": Link("switch", shown=widgets["enabled"])}
 
 
 def to_api(nodes: dict[str, Node]) -> dict:
     """The format of POST /prompt."""
     ids = numbered(nodes)
 
-    def value(name, given):
-        return [str(ids[given]), 0] if name in SOCKETS else given
+    def value(given):
+        return [str(ids[given.node]), given.slot] if isinstance(given, Link) else given
 
     return {
         str(ids[key]): {
             "class_type": node.type,
-            "inputs": {name: value(name, given) for name, given in node.inputs.items()},
+            "inputs": {name: value(given) for name, given in node.inputs.items()},
             "_meta": {"title": node.title or node.type},
         }
         for key, node in nodes.items()
@@ -154,24 +136,36 @@ def numbered(nodes: dict[str, Node]) -> dict[str, int]:
 
 def without_patch(nodes: dict[str, Node]) -> dict[str, Node]:
     """The same graph with every patch node taken out and its model input joined to its output."""
-    behind = {key: node.inputs["model"] for key, node in nodes.items() if node.type == PATCH}
+    behind = {key: node.inputs["model"] for key, node in nodes.items() if node.type in (PATCH, WRAPPER_PATCH)}
+
+    def through(given):
+        return behind.get(given.node, given) if isinstance(given, Link) else given
+
     return {
-        key: replace(node, inputs={name: _through(given, behind) for name, given in node.inputs.items()})
+        key: replace(node, inputs={name: through(given) for name, given in node.inputs.items()})
         for key, node in nodes.items()
-        if key not in behind
+        if key not in behind and key != "switch"
     }
 
 
-def with_stand_in_text(nodes: dict[str, Node]) -> dict[str, Node]:
-    """The same graph with the text encoder replaced by the stand-in of tools/stand_ins, which needs no file."""
+def with_stand_ins(nodes: dict[str, Node]) -> dict[str, Node]:
+    """The same graph with nodes of tools/stand_ins and of ComfyUI that need no file in place of text encoders, vision
+    encoders, pictures, and of VAEs that no tiny checkpoint exists of."""
+    dropped = {key for key, node in nodes.items() if node.type in ("CLIPLoader", "DualCLIPLoader", "CLIPVisionLoader")}
+    dropped |= {key for key, node in nodes.items() if node.type == "CLIPVisionEncode"}
 
-    def encoder(node: Node) -> Node:
-        inputs = {"text": node.inputs["text"], "tokens": 64, "width": 4096}
-        return replace(node, type="StandInTextEncoder", inputs=inputs)
+    def stand_in(node: Node) -> Node:
+        if node.type == "CLIPTextEncode":
+            width = 3584 if nodes[node.inputs["clip"].node].type == "DualCLIPLoader" else 4096
+            inputs = {"text": node.inputs["text"], "tokens": 64, "width": width}
+            return replace(node, type="StandInTextEncoder", inputs=inputs)
+        if node.type == "LoadImage":
+            inputs = {"width": 256, "height": 256, "batch_size": 1, "color": 0x4080C0}
+            return replace(node, type="EmptyImage", inputs=inputs)
+        if node.type == "VAELoader" and node.files[0].url:
+            channels = 48 if "wan2.2" in node.files[0].name else 32
+            return replace(node, type="StandInVAE", inputs={"channels": channels, "pixels": 16}, files=[])
+        kept = {k: v for k, v in node.inputs.items() if not (isinstance(v, Link) and v.node in dropped)}
+        return replace(node, inputs=kept)
 
-    kept = {key: node for key, node in nodes.items() if node.type != "CLIPLoader"}
-    return {key: encoder(node) if node.type == "CLIPTextEncode" else node for key, node in kept.items()}
-
-
-def _through(given, behind: dict[str, str]):
-    return behind.get(given, given) if isinstance(given, str) else given
+    return {key: stand_in(node) for key, node in nodes.items() if key not in dropped}

@@ -14,10 +14,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.graph import OUTPUTS, PATCH, SOCKETS, Node, build, numbered  # noqa: E402
+from tools.graph import OUTPUTS, PATCH, WRAPPER_PATCH, Link, Node, build, numbered  # noqa: E402
 from tools.settings import RUNS, Run  # noqa: E402
 
 WORKFLOWS = ROOT / "workflows"
+WIDGET_TYPES = {"BOOLEAN", "INT", "FLOAT", "STRING", "COMBO"}
 
 
 def to_ui(nodes: dict[str, Node], run: Run) -> dict:
@@ -26,16 +27,17 @@ def to_ui(nodes: dict[str, Node], run: Run) -> dict:
     links: list[list] = []
     shown = []
     for order, (key, node) in enumerate(nodes.items()):
-        sockets = [name for name in node.inputs if name in SOCKETS]
         inputs = []
-        for slot, name in enumerate(sockets):
-            link = [len(links) + 1, ids[node.inputs[name]], 0, ids[key], slot, SOCKETS[name]]
+        for name, given in _sockets_first(node, nodes):
+            kind = _type_of(given, nodes)
+            link = [len(links) + 1, ids[given.node], given.slot, ids[key], len(inputs), kind]
             links.append(link)
-            inputs.append({"name": name, "type": SOCKETS[name], "link": link[0]})
-        shown.append(_ui_node(node, ids[key], order, inputs))
+            widget = {"widget": {"name": name}} if kind in WIDGET_TYPES else {}
+            inputs.append({"name": name, "type": kind, **widget, "link": link[0]})
+        shown.append(_ui_node(node, nodes, ids[key], order, inputs))
     for item in shown:
-        for output in item["outputs"]:
-            output["links"] = [link[0] for link in links if link[1] == item["id"]]
+        for slot, output in enumerate(item["outputs"]):
+            output["links"] = [link[0] for link in links if link[1:3] == [item["id"], slot]]
     notes = [_ui_note(len(ids) + 1, len(shown), _note(run), (-900, 0), (360, 720))]
     return {
         "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"vc-attention/{run.title}")),
@@ -51,15 +53,37 @@ def to_ui(nodes: dict[str, Node], run: Run) -> dict:
     }
 
 
-def _ui_node(node: Node, number: int, order: int, inputs: list[dict]) -> dict:
-    widgets = []
+def _type_of(link: Link, nodes: dict[str, Node]) -> str:
+    return OUTPUTS[nodes[link.node].type][link.slot]
+
+
+def _sockets_first(node: Node, nodes: dict[str, Node]) -> list[tuple[str, Link]]:
+    """The linked inputs as the interface lists them: sockets, then widgets that are fed."""
+    linked = [(name, given) for name, given in node.inputs.items() if isinstance(given, Link)]
+    return sorted(linked, key=lambda pair: _type_of(pair[1], nodes) in WIDGET_TYPES)
+
+
+def _widgets(node: Node, nodes: dict[str, Node]) -> list:
+    """Widget values in order. The interface keeps one more value after a seed (what to do with it next) and after a
+    picture (its upload button)."""
+    values = []
     for name, given in node.inputs.items():
-        if name not in SOCKETS:
-            widgets.append(given)
-            if name == "noise_seed":
-                widgets.append("fixed")
+        if isinstance(given, Link):
+            if _type_of(given, nodes) in WIDGET_TYPES:
+                values.append(given.shown)
+            continue
+        values.append(given)
+        if name in ("noise_seed", "seed"):
+            values.append("fixed")
+        if node.type == "LoadImage":
+            values.append("image")
+    return values
+
+
+def _ui_node(node: Node, nodes: dict[str, Node], number: int, order: int, inputs: list[dict]) -> dict:
+    widgets = _widgets(node, nodes)
     properties = {"Node name for S&R": node.type}
-    if node.type == PATCH:
+    if node.type in (PATCH, WRAPPER_PATCH):
         properties["cnr_id"] = "vc-attention"
     files = [{"name": f.name, "url": f.url, "directory": f.directory} for f in node.files if f.url]
     if files:
@@ -100,22 +124,29 @@ def _ui_note(number: int, order: int, text: str, at: tuple[int, int], size: tupl
     }
 
 
+TWO_EXPERTS = """Wan2.2 has two models: one lays out the shot while the picture is still noise, the other draws the
+detail. Each goes through its own patch, and both patches should have the same settings. The step at which the first
+sampler ends must be the one at which the second starts; `steps` must be the same in both.
+"""
+
+
 def _note(run: Run) -> str:
     listing = "\n".join(f"- [{f.name}]({f.url}) in `models/{f.directory}`" for f in run.files)
+    remarks = [TWO_EXPERTS.replace("\n", " ")] if len(run.experts) > 1 else []
+    if run.image:
+        remarks.append("Choose the first picture of the clip in *First picture*; it is brought to the clip's size.")
+    remarks += [run.advice] if run.advice else []
     return f"""## {run.title}
 
-Wan2.2 has two models: one lays out the shot while the picture is still noise, the other draws the detail. Each goes
-through its own **VC-Attention Patch**, and both patches should have the same settings.
+**What the patch does.** *VC-Attention Patch* computes the model's self-attention in fewer bits. After a run the node
+shows how many attention calls it took over and why it left others alone; *VC-Attention Report* shows every layer and
+step, and the saved video carries it.
 
-**What the patch does.** It computes the model's self-attention in fewer bits. After a run the node shows how many
-attention calls it took over and why it left others alone.
+**To compare with and without**, turn *VC-Attention on or off* and queue again with the same seed.
 
-**To compare with and without**, select both patch nodes, press Ctrl+B (bypass) and queue again with the same seed.
+**Changing things.** Prompt, size and length are free.
 
-**Changing things.** Prompt, size and length are free. The step at which the first sampler ends must be the one at
-which the second starts; `steps` must be the same in both.
-
-**Files**
+{"".join(remark.strip() + chr(10) * 2 for remark in remarks)}**Files**
 
 {listing}
 """

@@ -85,10 +85,15 @@ def pack(room: str):
     return importlib.import_module(f"{name}.nodes.{room}")
 
 
-def load(model: Model, device: str, dtype: torch.dtype):
-    """ComfyUI's ModelPatcher around the model with random weights."""
+def add_comfyui() -> None:
+    """Make ComfyUI importable, which is run in place and never installed."""
     if str(environment.COMFYUI) not in sys.path:
         sys.path.insert(0, str(environment.COMFYUI))
+
+
+def load(model: Model, device: str, dtype: torch.dtype):
+    """ComfyUI's ModelPatcher around the model with random weights."""
+    add_comfyui()
     import comfy.model_patcher
     import comfy.supported_models
 
@@ -128,8 +133,11 @@ def _now(x: torch.Tensor) -> float:
     return time.perf_counter()
 
 
-def sample(model: Model, patcher, steps: int) -> Recorder:
-    """Euler steps for one condition from pure noise; all but the first lie past a grouping window of 0.1."""
+def sample(latent: tuple[int, ...], text: tuple[int, int], patcher, steps: int, conditioning=None) -> Recorder:
+    """Euler steps for one condition from pure noise; all but the first lie past a grouping window of 0.1.
+
+    latent: shape without the batch. text: (tokens, width) of the prompt. conditioning: more of what nodes add to it.
+    """
     import comfy.samplers
     from comfy.patcher_extension import WrappersMP
 
@@ -137,10 +145,10 @@ def sample(model: Model, patcher, steps: int) -> Recorder:
     inner = patcher.wrappers.get(WrappersMP.APPLY_MODEL, {})
     patcher.wrappers[WrappersMP.APPLY_MODEL] = {"recorder": [recorder], **inner}
     generator = torch.Generator().manual_seed(2)
-    noise, text = (torch.randn(1, *shape, generator=generator) for shape in (model.latent, model.text))
+    noise, prompt = (torch.randn(1, *shape, generator=generator) for shape in (latent, text))
     guider = comfy.samplers.CFGGuider(patcher)
-    prompt = [[text, {"pooled_output": torch.zeros(1, 768)}]]
-    guider.set_conds(prompt, prompt)
+    given = [[prompt, {"pooled_output": torch.zeros(1, 768), **(conditioning or {})}]]
+    guider.set_conds(given, given)
     guider.set_cfg(1.0)
     sigmas = torch.cat([torch.ones(1), torch.linspace(0.5, 0.0, steps)])
     if torch.cuda.is_available():
@@ -159,9 +167,10 @@ def measured(shape: Shape, model: Model, device: str, dtype: torch.dtype, **widg
     chosen = pack("settings").settings(**widgets)
     after_window = type(chosen.schedule.after_window)  # the pack's own copy of AfterWindow
     plain = replace(chosen, schedule=replace(chosen.schedule, after_window=after_window.PLAIN))
-    stock = sample(model, patcher, 2)
-    ours = sample(model, pack("apply").patched(patcher, chosen, None), REFRESH + 1)
-    again = sample(model, pack("apply").patched(patcher, plain, None), 2)
+    size = model.latent, model.text
+    stock = sample(*size, patcher, 2)
+    ours = sample(*size, pack("apply").patched(patcher, chosen, None), REFRESH + 1)
+    again = sample(*size, pack("apply").patched(patcher, plain, None), 2)
     times: dict[str, list[float]] = {}
     for action, ms in [*stock.calls[1:], *ours.calls[1:], *again.calls]:  # the first of each kind warms up
         times.setdefault(action, []).append(ms)

@@ -1,4 +1,4 @@
-"""Two small ComfyUI nodes for the demo and the tests, where a text encoder of several gigabytes has no place.
+"""Small ComfyUI nodes for the demo and the tests, where encoders of several gigabytes have no place.
 
 Linked into the test server's custom_nodes; never part of what an artist installs.
 """
@@ -57,4 +57,42 @@ class StandInLatent:
         return ({"samples": torch.zeros(batch_size, channels, frames, height, width)},)
 
 
-NODE_CLASS_MAPPINGS = {"StandInTextEncoder": StandInTextEncoder, "StandInLatent": StandInLatent}
+class _VAE:
+    """Frames and latents of the sizes that a video VAE with 4 frames a latent gives; three channels carry colour."""
+
+    def __init__(self, channels: int, pixels: int) -> None:
+        self.channels, self.pixels = channels, pixels
+
+    def encode(self, frames):
+        """[T, H, W, 3] -> [1, channels, (T - 1) // 4 + 1, H / pixels, W / pixels]."""
+        small = torch.nn.functional.avg_pool2d(frames[::4, ..., :3].movedim(-1, 1), self.pixels)
+        latent = torch.zeros(small.shape[0], self.channels, *small.shape[2:])
+        latent[:, :3] = small
+        return latent.movedim(0, 1)[None]
+
+    def decode(self, latent):
+        """[1, channels, T, H, W] -> [1, 4 T - 3, H * pixels, W * pixels, 3]."""
+        frames = latent[:, :3].sigmoid().repeat_interleave(4, 2)[:, :, 3:]
+        for axis in (3, 4):
+            frames = frames.repeat_interleave(self.pixels, axis)
+        return frames.movedim(1, -1)
+
+
+class StandInVAE:
+    """A VAE of any channel count and pixels per latent pixel."""
+
+    CATEGORY = "vc_attention/tests"
+    FUNCTION = "make"
+    RETURN_TYPES = ("VAE",)
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        number = {"default": 16, "min": 1, "max": 128}
+        return {"required": {"channels": ("INT", number), "pixels": ("INT", number)}}
+
+    def make(self, channels, pixels):
+        return (_VAE(channels, pixels),)
+
+
+NODES = (StandInTextEncoder, StandInLatent, StandInVAE)
+NODE_CLASS_MAPPINGS = {node.__name__: node for node in NODES}
