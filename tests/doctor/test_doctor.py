@@ -68,7 +68,7 @@ def test_without_kernels_every_one_names_the_command(pack):
 def test_built_kernels_say_how_they_were_built(pack):
     assert pack.install(gpus="9.0").returncode == 0
     process = pack.doctor(gpus="9.0,12.0")
-    built = r"ok   selftest sm_90a: by nvrtc [\d.]+: 1 kernels, at most \d+ registers, no spills"
+    built = r"ok   selftest sm_90a: by nvrtc [\d.]+: 1 kernel, at most \d+ registers, no spills"
     assert re.search(built, process.stdout)
     assert "selftest sm_120a" in bad(process)
     assert "GPU 0: Fake 0, compute capability 9.0" in process.stdout
@@ -163,7 +163,7 @@ def test_comfyui_is_found_without_importing_it(pack):
 def test_nvidia_smi_adds_the_drivers_release_and_the_memory(pack, tmp_path):
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho '0, 580.95.05, 32607 MiB, 575.00 W'\n")
+    program.write_text("#!/bin/sh\necho 'Fake 0, 580.95.05, 32607 MiB, 575.00 W'\n")
     program.chmod(0o755)
     said = pack.doctor(gpus="12.0", PATH=str(program.parent)).stdout
     assert "NVIDIA driver: 580.95.05, runs CUDA 13.0" in said

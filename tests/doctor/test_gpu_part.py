@@ -118,6 +118,12 @@ def test_a_fast_call_that_is_wrong_is_bad(working, monkeypatch, error):
     assert first.state == "bad" and first.remedy
 
 
+def test_a_slower_call_is_a_note(working, monkeypatch):
+    monkeypatch.setattr(speed, "measure", lambda *arguments: dataclasses.replace(FAST, stock_ms=1.5))
+    (first, *_) = gpu.speeds(HOPPER, ["balanced"])
+    assert first.state == "note" and "0.75 times as fast" in first.text
+
+
 def test_what_a_check_raises_is_a_finding_and_the_others_stay():
     def broken():
         yield Finding("Machine", "first", "ok", "fine")

@@ -160,5 +160,6 @@ def _speed(title: str, taken: speed.Speed) -> Finding:
         f"fast; error {100 * taken.ours_error:.2f} %, PyTorch's own {100 * taken.stock_error:.2f} %"
     )
     wrong = not taken.ours_error < USABLE_ERROR  # NaN is wrong, too
+    state = "bad" if wrong else "ok" if taken.ours_ms < taken.stock_ms else "note"
     remedy = f"take the node out of the workflow and {REPORT}" if wrong else ""
-    return Finding("Speed", title, "bad" if wrong else "ok", text, remedy, dataclasses.asdict(taken))
+    return Finding("Speed", title, state, text, remedy, dataclasses.asdict(taken))

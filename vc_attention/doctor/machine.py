@@ -68,15 +68,15 @@ def graphics(gpus: list[driver.Gpu], trouble: str | None) -> Iterator[Finding]:
         remedy = "install or update NVIDIA's driver; without an NVIDIA GPU the model's own attention is used"
         yield Finding("Machine", "NVIDIA driver", "bad", trouble, remedy)
         return
-    rows = _smi("index", "driver_version", "memory.total", "power.limit")
+    rows = _smi("name", "driver_version", "memory.total", "power.limit")
     release = rows[0][1] if rows else "release unknown"
     cuda = "{}.{}".format(*driver.load().version())
     yield Finding("Machine", "NVIDIA driver", "ok", f"{release}, runs CUDA {cuda}")
-    # nvidia-smi counts every GPU of the machine, the driver those that CUDA_VISIBLE_DEVICES lets through.
-    facts = {int(row[0]): row for row in rows} if len(rows) == len(gpus) else {}
     for gpu in gpus:
-        more = "".join(f", {text}" for text in facts[gpu.index][2:]) if gpu.index in facts else ""
-        text = f"{gpu.name}, compute capability {gpu.capability[0]}.{gpu.capability[1]}{more}"
+        # nvidia-smi lists every GPU of the machine in an order of its own; those of one name are mostly alike.
+        facts = sorted({f"{memory}, {power}" for name, _, memory, power in rows if name == gpu.name})
+        capability = "compute capability {}.{}".format(*gpu.capability)
+        text = ", ".join((gpu.name, capability, *([" or ".join(facts)] if facts else [])))
         if any(unit.name.startswith("attention") and unit.arch_for(gpu.capability) for unit in UNITS.values()):
             yield Finding("Machine", f"GPU {gpu.index}", "ok", text)
         else:
@@ -94,7 +94,7 @@ def _smi(*fields: str) -> list[list[str]]:
         said = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [row for line in said.splitlines() if len(row := line.split(", ")) == len(fields) and row[0].isdigit()]
+    return [row for line in said.splitlines() if len(row := line.split(", ")) == len(fields)]
 
 
 def tools(gpus: list[driver.Gpu], trouble: str | None) -> Iterator[Finding]:
@@ -138,9 +138,10 @@ def kernels(gpus: list[driver.Gpu]) -> Iterator[Finding]:
 
 
 def _built(stamp: dict) -> str:
-    """by nvcc 13.0.88: 8 kernels, at most 168 registers, no spills."""
+    """As in "by nvcc 13.0.88: 8 kernels, at most 168 registers, no spills"."""
     kernels = (stamp.get("resources") or {}).values()
     registers = max((kernel.get("registers", 0) for kernel in kernels), default=0)
     spilled = sum(kernel.get("spill_stores", 0) + kernel.get("spill_loads", 0) for kernel in kernels)
+    counted = f"{len(kernels)} kernel" + ("s" if len(kernels) != 1 else "")
     spills = f"{spilled} bytes of spills" if spilled else "no spills"
-    return f"by {stamp.get('compiler')}: {len(kernels)} kernels, at most {registers} registers, {spills}"
+    return f"by {stamp.get('compiler')}: {counted}, at most {registers} registers, {spills}"
