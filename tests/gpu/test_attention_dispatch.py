@@ -53,3 +53,18 @@ def test_amd_is_not_taken_for_hopper(monkeypatch):
     assert dispatch.select(torch.device("cuda", 0), PROFILES["balanced"], 128) == [
         "kernels need an NVIDIA GPU, this is PyTorch for AMD's"
     ]
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), (12, 1), (13, 0)])
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_gpu_and_profile_gets_a_kernel_or_reasons(monkeypatch, capability, name):
+    """Asked before sampling, and never with an exception, whatever card it is."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Fake GPU")
+    monkeypatch.setattr(dispatch.launch, "missing", lambda unit, index: None)
+    monkeypatch.setattr(dispatch, "self_test", lambda spec, index: None)
+    found = dispatch.select(torch.device("cuda", 0), PROFILES[name], 128)
+    if isinstance(found, list):
+        assert found and all(isinstance(reason, str) and reason for reason in found)
+    else:
+        assert capability in found.capabilities and not found.misfits(PROFILES[name], 128)
