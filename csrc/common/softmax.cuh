@@ -77,6 +77,17 @@ struct Softmax {
         return __any_sync(kFullWarp, fmaxf(lead[0], lead[1]) > C::kMaxLead);
     }
 
+    // Rows that did now count in units of the step; what was summed before has to be multiplied by `factor`.
+    __device__ __forceinline__ void move_reference(float (&factor)[2]) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const bool moves = lead[r] > C::kMaxLead;
+            factor[r] = moves ? exp2_approx(-lead[r]) : 1.f;
+            bias[r] = moves ? bias[r] - lead[r] : bias[r];
+            weight[r] = moves ? 1.f : weight[r];
+        }
+    }
+
     // Scores -> A fragments of the PV product: the key slots make both layouts agree.
     __device__ __forceinline__ void encode(int tile, const int* s, u32 (&p)[16]) {
 #pragma unroll

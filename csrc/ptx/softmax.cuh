@@ -9,6 +9,12 @@ __device__ __forceinline__ float exp2_approx(float x) {
     return y;
 }
 
+__device__ __forceinline__ float log2_approx(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 __device__ __forceinline__ float reciprocal_approx(float x) {
     float y;
     asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -43,7 +49,7 @@ __device__ __forceinline__ u32 pack_e4m3x4(float a, float b, float c, float d) {
     return r;
 }
 
-// Two floats -> packed bf16 or fp16, a in the low half.
+// Two floats -> packed bf16 or fp16, a in the low half. fp16 saturates to +-65504.
 __device__ __forceinline__ u32 pack_bf16x2(float a, float b) {
     u32 r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
@@ -52,6 +58,6 @@ __device__ __forceinline__ u32 pack_bf16x2(float a, float b) {
 
 __device__ __forceinline__ u32 pack_f16x2(float a, float b) {
     u32 r;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
     return r;
 }

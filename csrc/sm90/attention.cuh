@@ -18,6 +18,7 @@ __device__ __forceinline__ void step(Consumer<C>& c, int tile) {
         c.template take_scores<kLast>(tile, s);
         c.softmax.encode(0, s, p[0]);
         c.softmax.encode(1, s + 64, p[1]);
+        if (c.softmax.runs_away()) c.move_reference();  // here, where no scores are alive
     }
     typename Consumer<C>::Product t[Consumer<C>::kRegistersT];
     c.issue_values(tile, p, t);

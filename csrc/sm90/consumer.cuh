@@ -99,7 +99,6 @@ struct Consumer {
         release_step(C::kKEmpty, tile);
         if (kMasks) mask_scores(s, params.seqlen_k - tile * C::kBlockN);
         softmax.set_reference(s, tile == 0);
-        if (softmax.runs_away()) move_reference();
     }
 
     // T = P V over both tiles.
@@ -191,14 +190,9 @@ struct Consumer {
     // Rare: a row's reference is far below a new maximum. Everything summed so far is rescaled to the new one.
     __device__ __forceinline__ void move_reference() {
         float factor[2];
+        softmax.move_reference(factor);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const bool moves = softmax.lead[r] > C::kMaxLead;
-            factor[r] = moves ? exp2_approx(-softmax.lead[r]) : 1.f;
-            softmax.bias[r] = moves ? softmax.bias[r] - softmax.lead[r] : softmax.bias[r];
-            softmax.weight[r] = moves ? 1.f : softmax.weight[r];
-            row_sum[r] *= factor[r];
-        }
+        for (int r = 0; r < 2; ++r) row_sum[r] *= factor[r];
 #pragma unroll
         for (int i = 0; i < kRegistersO; ++i) o[i] *= factor[i >> 1 & 1];
         if (C::kMean) {
