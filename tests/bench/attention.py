@@ -12,22 +12,27 @@ from vc_attention import attention, dispatch, prepare
 from vc_attention.config import PROFILES, Action, Numerics
 
 PROFILE_NAMES = ("balanced", "quality")
+BY_REFERENCE = ("paper-8bit", "sage2-like")
 PROBABILITIES = {PROFILES[name].probability for name in PROFILE_NAMES}
 UNITS = (*preparation.UNITS, *sorted({spec.unit for spec in dispatch.KERNELS if spec.probability in PROBABILITIES}))
 BASELINES = tuple(peers.PEERS)
 NOTES = [
-    "Errors are against fp64 attention of the same bf16 inputs: 256 query rows of the first and the last head.",
+    "Errors are against fp64 attention of the same inputs: 1,024 query rows of the first and the last head, of all "
+    "three heads of the generator (those of `python -m tests.reference.fidelity`).",
+    "`by reference`: the arithmetic of methods without a kernel here, computed by vc_attention/reference, not timed.",
     "`kernel` starts from prepared operands; `call` is complete, from q, k, v to the output. In a call `reuse` keeps "
     "the permutation, `assign` renews it, `group` makes it from nothing; `plain` has block means off.",
 ]
 
 
 def ours(shape: Shape, q, k, v, profile: str) -> list[Subject]:
-    """The kernel alone and complete calls of one profile."""
+    """The kernel alone, with and without block means, and complete calls of one profile."""
     numerics: Numerics = PROFILES[profile]
     out, grouping = attention.attend(q, k, v, numerics=numerics, action=Action.GROUP, backend="cuda")
     spec = attention.kernel_for(q, k, numerics, "cuda")
-    operands = prepare.prepare(q, k, v, numerics, grouping.perm, True, spec.block_n)
+    operands = {
+        means: prepare.prepare(q, k, v, numerics, grouping.perm, means, spec.block_n) for means in (True, False)
+    }
 
     def call(action: Action):
         return lambda: attention.attend(
@@ -35,14 +40,17 @@ def ours(shape: Shape, q, k, v, profile: str) -> list[Subject]:
             backend="cuda",
         )[0]  # fmt: skip
 
-    kernel = Subject(f"kernel, {profile}", lambda: dispatch.run(operands, numerics, q.dtype), flops=shape.flops)
-    calls = [Subject(f"call, {profile}, {action.value}", call(action), flops=shape.flops) for action in Action]
-    return [kernel, *calls]
+    def kernel(means: bool):
+        return lambda: dispatch.run(operands[means], numerics, q.dtype)
+
+    kernels = {f"kernel, {profile}": kernel(True), f"kernel, {profile}, plain": kernel(False)}
+    calls = {f"call, {profile}, {action.value}": call(action) for action in Action}
+    return [Subject(name, call, flops=shape.flops) for name, call in (kernels | calls).items()]
 
 
 def share(rows: list[dict], shape: Shape, profile: str) -> str:
     """What grouping and preparation take of the attention, averaged over the default schedule."""
-    ms = {row["name"]: row["ms"]["median"] for row in rows}
+    ms = {row["name"]: row["ms"]["median"] for row in rows if "ms" in row}
     taken = [ms[f"call, {profile}, {action.value}"] for action in preparation.actions()]
     mean, kernel = sum(taken) / len(taken), ms[f"kernel, {profile}"]
     text = f"{shape}, {profile}: a step takes {mean:.2f} ms on average over {len(taken)} steps of the default schedule"
@@ -61,5 +69,6 @@ def run(shape: Shape, seconds: float) -> tuple[list[dict], list[str]]:
         torch.cuda.empty_cache()
     measure(table, seconds)
     rows = [subject.row(str(shape)) for subject in table]
+    rows += [{"name": f"{name}, by reference", "shape": str(shape)} | judge.by_reference(name) for name in BY_REFERENCE]
     notes = [share(rows, shape, profile) for profile in PROFILE_NAMES]
     return rows, notes + [f"no {name} here ({reason})" for name, reason in absent.items()]

@@ -34,6 +34,22 @@ def _flash3(q, k, v) -> Peer:
     return call
 
 
+def _flash3_fp8(q, k, v) -> Peer:
+    """Its 8-bit forward, the cast to E4M3 with one scale per head not counted."""
+    flash_attn_func = importlib.import_module("fa3_fwd_interface").flash_attn_func
+    tensors, scales = [], {}
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        scale = x.abs().amax((2, 3), keepdim=True).float().clamp(min=1e-12) / 448.0
+        tensors.append((x / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn).transpose(1, 2).contiguous())
+        scales[f"{name}_descale"] = scale[:, :, 0, 0].contiguous()
+
+    def call():
+        out = flash_attn_func(*tensors, **scales)
+        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+    return call
+
+
 def _flash4(q, k, v) -> Peer:
     flash_attn_func = importlib.import_module("flash_attn.cute.interface").flash_attn_func
     q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
@@ -54,6 +70,7 @@ PEERS = {
     "SDPA flash": _sdpa(SDPBackend.FLASH_ATTENTION),
     "SDPA cuDNN": _sdpa(SDPBackend.CUDNN_ATTENTION),
     "FlashAttention-3": _flash3,
+    "FlashAttention-3 FP8": _flash3_fp8,
     "FlashAttention-4": _flash4,
     "SageAttention": _sage,
     "comfy-kitchen INT8": _comfy_kitchen,

@@ -66,8 +66,9 @@ def header(units: tuple[str, ...], command: str, commit: str | None) -> dict:
 
 def add_speedups(rows: list[dict], baselines: tuple[str, ...]) -> None:
     """Gives every row its speed relative to each baseline of the same shape and run."""
-    medians = {(row["shape"], row["name"]): row["ms"]["median"] for row in rows}
-    for row in rows:
+    timed = [row for row in rows if "ms" in row]
+    medians = {(row["shape"], row["name"]): row["ms"]["median"] for row in timed}
+    for row in timed:
         found = {name: medians.get((row["shape"], name)) for name in baselines}
         row["speedup"] = {name: ms / row["ms"]["median"] for name, ms in found.items() if ms}
 
@@ -89,15 +90,15 @@ def _cells(row: dict, speedups: list[str]) -> list[str]:
     def number(key: str, form: str) -> str:
         return format(row[key], form) if key in row else ""
 
-    ms = row["ms"]
+    ms = row.get("ms")  # none where only an error was found
     return [
         row["name"],
-        f"{ms['median']:.3f}",
-        f"{ms['min']:.3f} - {ms['max']:.3f}",
+        f"{ms['median']:.3f}" if ms else "",
+        f"{ms['min']:.3f} - {ms['max']:.3f}" if ms else "",
         number("tflops", ".0f"),
         number("gb_per_s", ",.0f"),
         number("peak_gib", ".1f"),
-        number("rel_l2", ".4f"),
+        number("rel_l2", ".5f"),
         number("cosine", ".6f"),
         {True: "yes", False: "NO"}.get(row.get("bit_exact"), ""),
         number("sm_mhz", "d"),
@@ -143,7 +144,7 @@ def plot(benchmark: str, result: dict) -> None:
     shapes = list(dict.fromkeys(row["shape"] for row in result["rows"]))
     figure, axes = pyplot.subplots(len(shapes), 1, figsize=(9, 1.2 + 2.6 * len(shapes)), squeeze=False)
     for axis, shape in zip(axes[:, 0], shapes, strict=True):
-        rows = [row for row in result["rows"] if row["shape"] == shape][::-1]
+        rows = [row for row in result["rows"] if row["shape"] == shape and "ms" in row][::-1]
         median = [row["ms"]["median"] for row in rows]
         spread = [[m - row["ms"]["min"] for m, row in zip(median, rows, strict=True)]]
         spread.append([row["ms"]["max"] - m for m, row in zip(median, rows, strict=True)])
