@@ -52,7 +52,8 @@ CHOICES = {
     "probability": ("expcast", "exact", "u8", "nvfp4", "none"),
     "p_scale": ("tile", "running"),
     "row_sum": ("exact", "decoded"),
-    "q_granularity": ("token", "warp", "block"),
+    "smooth_q": ("none", "block", "head"),
+    "q_granularity": ("token", "warp", "block", "head"),
     "k_granularity": ("thread", "warp", "block"),
     "cluster_order": ("chain", "label", "none"),
     "mean": ("corrected", "plain", "none"),
@@ -70,7 +71,7 @@ LIMITS = {
     "sample_stride": (1, 64),
     "k_mean_blocks": (0, 65536),
 }
-SWITCHES = ("smooth_k", "smooth_q", "balance_qk", "hadamard", "sort_keys", "four_over_six")
+SWITCHES = ("smooth_k", "balance_qk", "hadamard", "sort_keys", "four_over_six")
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,12 @@ class Numerics:
                         so far, as Eq. 1
     row_sum             "exact" sums exponentials as Eq. 6, "decoded" what the codes mean; ExpCast, which has no
                         exponential, always decodes
-    q_granularity       query rows that share a scale: token 1, warp 32, block 128
+    q_granularity       query rows that share a scale: token 1, warp 32, block 128, head all
     k_granularity       keys that share a scale: thread 32 (strided, see csrc/README.md), warp 64, block 128
-    smooth_k, smooth_q  subtract the channel mean of K; the mean of each 128 queries (restored in the scores)
-    k_mean_blocks       at most about this many blocks of 128 tokens are read for K mean and balance; 0 reads all
+    smooth_k            subtract the channel mean of K
+    smooth_q            "block" subtracts the mean of each 128 queries and restores it in the scores; "head" that of all
+                        queries, and the mean of each 128 keys from K (NVFP4 scores; see reference/score_means.py)
+    k_mean_blocks       at most about this many blocks of 128 tokens are read for means and balance of Q and K; 0: all
     balance_qk          scale every channel of Q by a power of two and K by its inverse, so that both spread alike
     hadamard            rotate Q and K
     sort_keys           order the keys inside each tile of 128 by size, so that those that share a scale are alike
@@ -109,7 +112,7 @@ class Numerics:
     k_granularity: str = "thread"
     smooth_k: bool = True
     k_mean_blocks: int = 64
-    smooth_q: bool = False
+    smooth_q: str = "none"
     balance_qk: bool = True
     hadamard: bool = True
     sort_keys: bool = True
@@ -143,6 +146,16 @@ class Numerics:
                 raise ParameterError(
                     name, f"{needed} when probability is u8", getattr(self, name), "255 levels need it"
                 )
+        for name, needed in (("qk", "nvfp4"), ("q_granularity", "head"), ("k_granularity", "block")):
+            if self.smooth_q == "head" and getattr(self, name) != needed:
+                raise ParameterError(
+                    name, f"{needed} when smooth_q is head", getattr(self, name), "the means need common scales"
+                )
+
+    @property
+    def lane_keys(self) -> int:
+        """Keys of which one thread of a kernel holds the probabilities in one register: 8 of 4 bits, 4 of 8 bits."""
+        return 8 if self.pv == "nvfp4" else 4
 
 
 _PAPER = dict(
@@ -168,11 +181,20 @@ PROFILES: dict[str, Numerics] = {
     # What we run.
     "balanced": Numerics(),
     "quality": Numerics(pv="int8", probability="u8"),
-    "4bit": Numerics(**_NVFP4, **_BEST_NVFP4, qk="nvfp4", smooth_q=True),
+    "4bit": Numerics(
+        **_NVFP4,
+        **_BEST_NVFP4,
+        qk="nvfp4",
+        smooth_q="head",
+        q_granularity="head",
+        k_granularity="block",
+        balance_qk=False,
+        sort_keys=False,
+    ),
     "int8-nvfp4": Numerics(**_NVFP4, **_BEST_NVFP4),
     # The paper, to the letter.
     "paper-8bit": Numerics(**_PAPER),
-    "paper-4bit": Numerics(qk="nvfp4", **_NVFP4, smooth_q=True, **_PAPER),
+    "paper-4bit": Numerics(qk="nvfp4", **_NVFP4, smooth_q="block", **_PAPER),
     # Baselines, for comparison only.
     "fp8-naive": Numerics(
         qk="e4m3",
@@ -186,7 +208,7 @@ PROFILES: dict[str, Numerics] = {
     "sage2-like": Numerics(
         probability="exact", q_granularity="warp", k_granularity="warp", hadamard=False, **_BASELINE
     ),
-    "sage3-like": Numerics(qk="nvfp4", **_NVFP4, smooth_q=True, hadamard=False, **_BASELINE),
+    "sage3-like": Numerics(qk="nvfp4", **_NVFP4, smooth_q="block", hadamard=False, **_BASELINE),
     "unquantized": Numerics(qk="none", pv="none", probability="none"),
 }
 

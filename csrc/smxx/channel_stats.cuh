@@ -1,5 +1,5 @@
 // Channel statistics of Q and K over every s-th block of 128 tokens in sequence order: the mean of K, and what balances
-// Q and K. sample_sum, k_mean and balance of vc_attention/reference/scores.py.
+// Q and K. sample_sum, channel_mean and balance of vc_attention/reference/scores.py.
 #pragma once
 
 #include "smxx/columns.cuh"

@@ -25,9 +25,17 @@ PAPER = {
     "balanced" + HOPPER: "paper-8bit",
     "quality" + HOPPER: "paper-8bit",
     "4bit": "paper-4bit",
+    "int8-nvfp4": "paper-4bit",
 }
 # Of the paper profile's error.
-BOUNDS = {"balanced": 0.70, "quality": 0.36, "balanced" + HOPPER: 0.70, "quality" + HOPPER: 0.40, "4bit": 0.88}
+BOUNDS = {
+    "balanced": 0.70,
+    "quality": 0.36,
+    "balanced" + HOPPER: 0.70,
+    "quality" + HOPPER: 0.40,
+    "4bit": 0.80,
+    "int8-nvfp4": 0.58,
+}
 
 
 class Heads:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vc_attention import layout, reference
-from vc_attention.config import PROFILES, Action
+from vc_attention.config import PROFILES, Action, Numerics
 from vc_attention.reference.scores import k_group_of_key
 
 
@@ -23,7 +23,7 @@ def test_key_slots():
 
 def test_scale_groups_of_keys_are_those_of_image_rows():
     p = torch.arange(128)
-    assert torch.equal(k_group_of_key("thread", None)[layout.key_slots()], (p >> 1) & 3)
+    assert torch.equal(k_group_of_key(Numerics(), None)[layout.key_slots()], (p >> 1) & 3)
 
 
 @pytest.mark.parametrize("width", [64, 128])

@@ -10,7 +10,7 @@ from vc_attention import reference
 from vc_attention.config import PROFILES, Numerics
 from vc_attention.reference import scores
 from vc_attention.reference.arithmetic import clean
-from vc_attention.reference.attention import score_factors, values
+from vc_attention.reference.attention import mean_products, score_factors, values
 from vc_attention.reference.formats import decode
 
 GRID = (3, 10, 11)  # 330 tokens: two whole blocks and 74 rows
@@ -23,13 +23,22 @@ def inputs():
 
 def decoded_scores(operands, numerics):
     row, key = score_factors(operands, numerics)
-    q = decode(operands.q_codes, operands.q_micro, numerics.qk).double() * row[..., None]
-    k = decode(operands.k_codes, operands.k_micro, numerics.qk).double() * key[..., None]
-    return q @ k.mT
+    q = decode(operands.q_codes, operands.q_micro, numerics.qk).double()
+    s = q @ decode(operands.k_codes, operands.k_micro, numerics.qk).double().mT
+    if operands.k_bias is not None:
+        part = torch.arange(q.shape[-2])
+        s += mean_products(operands, part, 0, torch.float64).unflatten(0, q.shape[:2])
+    return s * row[..., None] * key[..., None, :]
+
+
+def exact_scores(q, k):
+    """In log2 units, less the mean of each row."""
+    s = q.double() @ k.double().mT / q.shape[-1] ** 0.5 * 1.4426950408889634
+    return s - s.mean(-1, keepdim=True)
 
 
 @pytest.mark.parametrize(
-    "name, limit", [("balanced", 0.02), ("paper-8bit", 0.02), ("fp8-naive", 0.05), ("sage3-like", 0.17)]
+    "name, limit", [("balanced", 0.02), ("paper-8bit", 0.02), ("fp8-naive", 0.05), ("sage3-like", 0.17), ("4bit", 0.12)]
 )
 def test_scores_are_close_up_to_a_row_constant(inputs, name, limit):
     q, k, v = inputs
@@ -39,18 +48,17 @@ def test_scores_are_close_up_to_a_row_constant(inputs, name, limit):
     if operands.score_bias is not None:
         block = torch.arange(q.shape[-2]) // 128
         s = s + operands.score_bias[:, :, block].double() / q.shape[-1] ** 0.5 * 1.4426950408889634
-    exact = q.double() @ k.double().mT / q.shape[-1] ** 0.5 * 1.4426950408889634
-    s, exact = s - s.mean(-1, keepdim=True), exact - exact.mean(-1, keepdim=True)
-    assert (s - exact).norm() < limit * exact.norm()
+    exact = exact_scores(q, k)
+    assert (s - s.mean(-1, keepdim=True) - exact).norm() < limit * exact.norm()
 
 
 def test_k_mean_samples_whole_blocks():
     k = torch.randn(1, 1, 128 * 7 + 5, 64, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(scores.k_mean(k, 0), k.mean(-2, keepdim=True), atol=1e-6)
+    assert torch.allclose(scores.channel_mean(k, 0), k.mean(-2, keepdim=True), atol=1e-6)
     chosen = torch.cat([k[:, :, 128 * b : 128 * (b + 1)] for b in (0, 2, 4, 6)], -2)
-    assert torch.allclose(scores.k_mean(k, 4), chosen.mean(-2, keepdim=True), atol=1e-6)
+    assert torch.allclose(scores.channel_mean(k, 4), chosen.mean(-2, keepdim=True), atol=1e-6)
     chosen = torch.cat([chosen[:, :, : 3 * 128][:, :, :128], k[:, :, 7 * 128 :]], -2)
-    assert torch.allclose(scores.k_mean(k, 1)[0, 0, 0], k[0, 0, :128].mean(0), atol=1e-6)
+    assert torch.allclose(scores.channel_mean(k, 1)[0, 0, 0], k[0, 0, :128].mean(0), atol=1e-6)
 
 
 def test_keys_that_share_a_scale_are_alike(inputs):
@@ -61,7 +69,7 @@ def test_keys_that_share_a_scale_are_alike(inputs):
     assert torch.equal(order.sort(-1).values, torch.arange(length).expand(1, 2, -1))
     assert torch.equal(order // 128, torch.arange(length).expand(1, 2, -1) // 128), "keys stay in their tile"
     size = k.abs().amax(-1).gather(-1, order)[..., :full].unflatten(-1, (-1, 128))
-    group = scores.k_group_of_key("thread", None)
+    group = scores.k_group_of_key(Numerics(), None)
     groups = torch.stack([size[..., group == g] for g in range(4)], -2)
     assert (groups.amax(-1)[..., :-1] <= groups.amin(-1)[..., 1:] * (1 + 2**-15)).all()
 
@@ -70,7 +78,7 @@ def test_keys_alike_stay_in_sequence():
     k = torch.ones(1, 1, 128, 64)
     k[..., 5, 3] = 9.0
     order = scores.sorted_keys(k, Numerics())[0, 0]
-    group = scores.k_group_of_key("thread", None)
+    group = scores.k_group_of_key(Numerics(), None)
     places = torch.cat([(group == g).nonzero().flatten() for g in range(4)])
     assert order[places].tolist() == [i for i in range(128) if i != 5] + [5]
 
@@ -89,7 +97,7 @@ def test_balance_evens_the_channels_by_powers_of_two(inputs):
     q[..., 3], k[..., 3] = q[..., 3] * 2.0**-5, k[..., 3] * 2.0**5
     q[..., 4], k[..., 5] = 0.0, 7.0  # nothing to balance: a channel of zeros, one that is all mean
     q[..., 6], k[..., 6] = q[..., 6] * 2.0**-30, k[..., 6] * 2.0**30
-    mean = scores.k_mean(k, 0)
+    mean = scores.channel_mean(k, 0)
     factor = scores.balance(q, k, mean, 0)
     assert torch.equal(factor.log2(), factor.log2().round()) and factor.shape == (1, 2, 1, 128)
     assert (factor[..., 4] == 1).all() and (factor[..., 5] == 1).all()
@@ -102,7 +110,7 @@ def test_balance_evens_the_channels_by_powers_of_two(inputs):
 
 def test_balance_of_broken_input_is_finite():
     q, k = (clean(torch.full((1, 1, 130, 64), value)) for value in (torch.nan, torch.inf))
-    assert (scores.balance(q, k, scores.k_mean(k, 0), 0) == 1).all()
+    assert (scores.balance(q, k, scores.channel_mean(k, 0), 0) == 1).all()
 
 
 @pytest.mark.parametrize("granularity, groups", [("thread", 4), ("warp", 2), ("block", 1)])
@@ -110,7 +118,7 @@ def test_k_scales_cover_their_groups(inputs, granularity, groups):
     numerics = replace(Numerics(), k_granularity=granularity)
     codes, _, scale = scores.quantize_k(inputs[1].float(), numerics)
     assert scale.shape == (1, 2, 3, groups)
-    group = scores.k_group_of_key(granularity, None)
+    group = scores.k_group_of_key(numerics, None)
     for g in range(groups):
         keys = (torch.arange(128) + 128)[group == g]
         assert len(keys) == 128 // groups
@@ -144,9 +152,7 @@ def test_plain_means_are_bf16_and_none_are_zero(inputs):
     assert not reference.prepare(*inputs, PROFILES["balanced"], None, means=False).v_mean.any()
 
 
-@pytest.mark.parametrize(
-    "name, shape", [("balanced", (1, 2, 128)), ("quality", (1, 2, 3, 128)), ("4bit", (1, 2, 3, 128))]
-)
+@pytest.mark.parametrize("name, shape", [("balanced", (1, 2, 128)), ("quality", (1, 2, 3, 128)), ("4bit", (1, 2, 128))])
 def test_v_scales(inputs, name, shape):
     operands = reference.prepare(*inputs, PROFILES[name], None, means=True)
     assert operands.v_scale.shape == shape
@@ -173,3 +179,17 @@ def test_zeros_quantize_to_zeros():
         for tensor in (operands.q_codes, operands.k_codes, operands.v_codes, operands.k_scale, operands.v_scale):
             assert not tensor.any()
         assert not reference.attention(operands, PROFILES[name]).any()
+
+
+def test_what_means_carry_has_no_error_of_four_bits(inputs):
+    """Keys that equal their tile's mean need only the product with it, queries that are all alike only the bias."""
+    q, k, v = inputs
+    numerics, tile = PROFILES["4bit"], torch.arange(k.shape[-2]) // 128
+    for queries, keys, unused, limit in (
+        (q, k[:, :, tile], "k_codes", 0.02),
+        (q[:, :, :1].expand(q.shape), k, "q_codes", 1e-5),
+    ):
+        operands = reference.prepare(queries, keys, v, numerics, None, means=True)
+        assert not getattr(operands, unused).any()
+        s, exact = decoded_scores(operands, numerics), exact_scores(queries, keys)
+        assert (s - s.mean(-1, keepdim=True) - exact).norm() < limit * exact.norm()

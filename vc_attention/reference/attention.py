@@ -25,7 +25,7 @@ def score_factors(operands: Operands, numerics: Numerics) -> tuple[torch.Tensor,
     """(row factor `[B, H, Nq]`, key factor `[B, H, Nk]`): dot * row * key is the score times log2(e)."""
     head_dim = operands.q_codes.shape[-1]
     constant = math.log2(math.e) / math.sqrt(head_dim) / (head_dim if numerics.hadamard else 1)
-    group = k_group_of_key(numerics.k_granularity, operands.k_scale.device)
+    group = k_group_of_key(numerics, operands.k_scale.device)
     key = operands.k_scale[..., group].flatten(-2)[..., : operands.k_codes.shape[-2]]
     return operands.q_scale * constant, key
 
@@ -33,13 +33,13 @@ def score_factors(operands: Operands, numerics: Numerics) -> tuple[torch.Tensor,
 def values(operands: Operands, numerics: Numerics) -> torch.Tensor:
     """Dequantized residual, fp32 `[B, H, Nk, D]`."""
     length, codes = operands.v_codes.shape[-2], operands.v_codes
-    if numerics.pv == "e4m3":
-        return decode(codes, None, "e4m3") * operands.v_scale[..., None, :]
     if numerics.pv == "nvfp4":
         decoded = decode(pad(codes.mT, (0, -length % 16)), operands.v_micro, "nvfp4")[..., :length].mT
     else:
         decoded = decode(codes, None, numerics.pv)
-    return decoded * operands.v_scale.repeat_interleave(BLOCK, -2)[..., :length, :]
+    scale = operands.v_scale
+    by_channel = scale.dim() == 3
+    return decoded * (scale[..., None, :] if by_channel else scale.repeat_interleave(BLOCK, -2)[..., :length, :])
 
 
 def attention(
@@ -76,6 +76,8 @@ def attention(
     out = []
     for part in rows.split(max(16, CHUNK // (k.shape[0] * k.shape[1]))):
         s = q[:, part] @ k.mT
+        if operands.k_bias is not None:
+            s += mean_products(operands, part, padding, dtype)
         s *= row[:, part, None]
         s *= key[:, None]
         if bias is not None:
@@ -84,6 +86,17 @@ def attention(
             s[..., length:] = -torch.inf
         out.append(row_block(s.unflatten(-1, (tiles, width)), v, mean, numerics, block_n // width))
     return torch.cat(out, 1).unflatten(0, shape[:2])
+
+
+def mean_products(operands: Operands, part: torch.Tensor, padding: int, dtype: torch.dtype) -> torch.Tensor:
+    """What the means of Q and K add to the product of query rows `part`, in its units; see `score_means`."""
+    o = operands
+    q = decode(o.q_codes[:, :, part], o.q_micro[:, :, part], "nvfp4")
+    q += decode(o.q_rest_codes[:, :, part], o.q_rest_micro[:, :, part], "nvfp4")
+    k_mean = decode(o.k_mean_codes, o.k_mean_micro, "nvfp4").to(dtype).sum(-2)
+    length = o.k_bias.shape[-1] + padding
+    tiles = (q.to(dtype) @ k_mean.mT).repeat_interleave(BLOCK, -1)[..., :length]
+    return (tiles + pad(o.k_bias.to(dtype), (0, padding))[:, :, None]).flatten(0, 1)
 
 
 def row_maxima(s: torch.Tensor, group: int) -> torch.Tensor:

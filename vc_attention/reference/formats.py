@@ -67,9 +67,9 @@ def decode(codes: torch.Tensor, micro: torch.Tensor | None, format: str) -> torc
 def encode_nvfp4(y: torch.Tensor, four_over_six: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """Values within +-2688, `[..., n]` with n a multiple of 16 -> (E2M1 codes `[..., n]`, E4M3 scales `[..., n/16]`).
 
-    The scale of a group of 16 is E4M3(amax / 6) and elements are divided by the *decoded* scale. With `four_over_six`
-    E4M3(amax / 4) is taken instead where its squared error (tree_sum over the group) is strictly smaller: it spreads
-    the group over 0..4, where E2M1 is denser.
+    The scale of a group of 16 is E4M3(amax / 6) and elements are multiplied by the reciprocal of the *decoded* scale.
+    With `four_over_six` E4M3(amax / 4) is taken instead where its squared error (tree_sum over the group) is strictly
+    smaller: it spreads the group over 0..4, where E2M1 is denser.
     """
     groups = y.unflatten(-1, (-1, NVFP4_GROUP))
     amax = groups.abs().amax(-1, keepdim=True)
@@ -77,7 +77,7 @@ def encode_nvfp4(y: torch.Tensor, four_over_six: bool = False) -> tuple[torch.Te
     def at(top: float):
         micro = to_e4m3(divide(amax, top))
         scale = from_e4m3(micro)
-        codes = to_e2m1(torch.where(scale > 0, groups / scale, 0.0))
+        codes = to_e2m1(groups * torch.where(scale > 0, divide(1.0, scale), 0.0))
         return codes, micro, scale
 
     codes, micro, scale = at(E2M1_MAX)
@@ -88,3 +88,9 @@ def encode_nvfp4(y: torch.Tensor, four_over_six: bool = False) -> tuple[torch.Te
         better = (error4 < error)[..., None]
         codes, micro = torch.where(better, codes4, codes), torch.where(better, micro4, micro)
     return codes.flatten(-2), micro[..., 0]
+
+
+def encode_nvfp4_twice(y: torch.Tensor, four_over_six: bool) -> tuple[torch.Tensor, ...]:
+    """`encode_nvfp4` of y `[..., n]`, and again of what the first rounding lost: (codes, micro, codes, micro)."""
+    codes, micro = encode_nvfp4(y, four_over_six)
+    return codes, micro, *encode_nvfp4(y - decode(codes, micro, "nvfp4"), four_over_six)

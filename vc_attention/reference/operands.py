@@ -8,7 +8,8 @@ import torch
 
 from ..config import Numerics
 from .arithmetic import clean
-from .scores import balance, k_mean, q_block_mean, quantize_k, quantize_q, rotate, sorted_keys
+from .score_means import quantize_without_means
+from .scores import balance, channel_mean, q_block_mean, quantize_k, quantize_q, rotate, sorted_keys
 from .values import quantize_v
 
 
@@ -28,11 +29,17 @@ class Operands:
     k_codes: torch.Tensor  # [B, H, Nk, D]
     k_micro: torch.Tensor | None  # [B, H, Nk, D/16]
     k_scale: torch.Tensor  # [B, H, nK, groups]
-    score_bias: torch.Tensor | None  # [B, H, nQ, Nk] what Q smoothing took out of the scores, before sm_scale
     v_codes: torch.Tensor  # [B, H, Nk, D]
     v_micro: torch.Tensor | None  # [B, H, D, ceil(Nk/16)]
-    v_scale: torch.Tensor  # [B, H, D] for E4M3, else [B, H, nK, D]
+    v_scale: torch.Tensor  # [B, H, D] for E4M3 and NVFP4, else [B, H, nK, D]
     v_mean: torch.Tensor  # [B, H, nK, D], zeros when means are off
+    score_bias: torch.Tensor | None = None  # smooth_q "block": [B, H, nQ, Nk] what it took out of q k^T
+    # smooth_q "head", see `score_means`
+    q_rest_codes: torch.Tensor | None = None  # [B, H, Nq, D] what the first rounding lost of q, in units of q_scale
+    q_rest_micro: torch.Tensor | None = None  # [B, H, Nq, D/16]
+    k_mean_codes: torch.Tensor | None = None  # [B, H, nK, 2, D] mean of a tile and what rounding lost of it
+    k_mean_micro: torch.Tensor | None = None  # [B, H, nK, 2, D/16]
+    k_bias: torch.Tensor | None = None  # [B, H, Nk] product with the mean query, in units of q_scale * k_scale
 
 
 def permute(x: torch.Tensor, perm: torch.Tensor | None) -> torch.Tensor:
@@ -55,23 +62,31 @@ def prepare(
     tile of the attention loop that the operands are for, see `attention`.
     """
     q, k, v = clean(q), clean(k), clean(v)
-    mean = k_mean(k, numerics.k_mean_blocks) if numerics.smooth_k else torch.zeros_like(k[:, :, :1])
+    mean = channel_mean(k, numerics.k_mean_blocks) if numerics.smooth_k else torch.zeros_like(k[:, :, :1])
     if numerics.balance_qk:
         factor = balance(q, k, mean, numerics.k_mean_blocks)
         q, k = q * factor, (k - mean) * (1.0 / factor)
     else:
         k = k - mean
-    q_mean = q_block_mean(q) if numerics.smooth_q else None
-    if q_mean is not None:
-        q = q - q_mean.repeat_interleave(128, -2)[..., : q.shape[-2], :]
+    q_mean = smoothing_mean(q, numerics)
     k, v = rotate(permute(k, perm), numerics), permute(v, perm)
     if numerics.sort_keys:
         order = sorted_keys(k, numerics)
         k, v = permute(k, order), permute(v, order)
-    bias = None if q_mean is None else rotate(q_mean, numerics) @ k.mT
-    return Operands(
-        *quantize_q(rotate(q, numerics), numerics),
-        *quantize_k(k, numerics),
-        bias,
-        *quantize_v(v, numerics, means, block_n),
+    values = dict(
+        zip(("v_codes", "v_micro", "v_scale", "v_mean"), quantize_v(v, numerics, means, block_n), strict=True)
     )
+    if q_mean is None:
+        return Operands(*quantize_q(rotate(q, numerics), numerics), *quantize_k(k, numerics), **values)
+    q, q_mean = rotate(q - q_mean, numerics), rotate(q_mean, numerics)
+    if numerics.smooth_q == "head":
+        return Operands(**quantize_without_means(q, k, q_mean, numerics), **values)
+    bias = q_mean[..., ::128, :] @ k.mT
+    return Operands(*quantize_q(q, numerics), *quantize_k(k, numerics), **values, score_bias=bias)
+
+
+def smoothing_mean(q: torch.Tensor, numerics: Numerics) -> torch.Tensor | None:
+    """What `Numerics.smooth_q` subtracts from q `[B, H, N, D]`: fp32, one row or N rows, or None."""
+    if numerics.smooth_q == "block":
+        return q_block_mean(q).repeat_interleave(128, -2)[..., : q.shape[-2], :]
+    return channel_mean(q, numerics.k_mean_blocks) if numerics.smooth_q == "head" else None

@@ -27,13 +27,13 @@ def sample_sum(x: torch.Tensor, max_blocks: int) -> tuple[torch.Tensor, torch.Te
     return tree_sum(tree_sum(tiles[:, :, ::stride], -2), -2)[:, :, None], sizes[::stride].sum()
 
 
-def k_mean(k: torch.Tensor, max_blocks: int) -> torch.Tensor:
-    """Channel mean of k `[B, H, N, D]` over the sampled blocks, fp32 `[B, H, 1, D]`.
+def channel_mean(x: torch.Tensor, max_blocks: int) -> torch.Tensor:
+    """Channel mean of x `[B, H, N, D]` over the sampled blocks, fp32 `[B, H, 1, D]`.
 
-    A vector common to all keys moves every score of a row alike and cancels in the softmax, so any estimate of the mean
-    is legitimate.
+    Any estimate is legitimate: a vector common to all keys moves every score of a row alike and cancels in the softmax,
+    one common to all queries is added again.
     """
-    total, rows = sample_sum(k, max_blocks)
+    total, rows = sample_sum(x, max_blocks)
     return divide(total, rows)
 
 
@@ -59,14 +59,14 @@ def q_block_mean(q: torch.Tensor) -> torch.Tensor:
     return tree_sum(blocks(q, BLOCK), -2) / block_sizes(q.shape[-2], BLOCK, q.device)[:, None]
 
 
-def k_group_of_key(granularity: str, device) -> torch.Tensor:
+def k_group_of_key(numerics: Numerics, device) -> torch.Tensor:
     """Scale group of each of the 128 keys of a tile, in natural order, int64 `[128]`.
 
     "thread" is the set of keys that one lane of a quad owns in the score fragment: image row p belongs to group
-    `(p >> 1) & 3`, and the key slots of csrc/README.md turn that into `(key >> 2) & 3`.
+    `(p >> 1) & 3`, and the key slots of csrc/README.md turn that into `(key >> 2) & 3`, of NVFP4 `(key >> 3) & 3`.
     """
-    key = torch.arange(BLOCK, device=device)
-    return (key >> 2) & 3 if granularity == "thread" else key * K_GROUPS[granularity] // BLOCK
+    key, granularity = torch.arange(BLOCK, device=device), numerics.k_granularity
+    return key // numerics.lane_keys & 3 if granularity == "thread" else key * K_GROUPS[granularity] // BLOCK
 
 
 def sorted_keys(k: torch.Tensor, numerics: Numerics) -> torch.Tensor:
@@ -81,7 +81,7 @@ def sorted_keys(k: torch.Tensor, numerics: Numerics) -> torch.Tensor:
     key = torch.arange(BLOCK, dtype=torch.int32, device=k.device)
     # The key's own number in the last bits of its magnitude: no two are equal, and one integer comparison tells.
     ascending = ((size.view(torch.int32) & -BLOCK) | key).argsort(-1)
-    places = k_group_of_key(numerics.k_granularity, k.device).argsort(stable=True)
+    places = k_group_of_key(numerics, k.device).argsort(stable=True)
     order = torch.arange(length, device=k.device).expand(size.shape[:2] + (length,)).contiguous()
     inside = torch.empty_like(ascending)
     inside[..., places] = ascending
@@ -110,7 +110,7 @@ def quantize_q(q: torch.Tensor, numerics: Numerics):
 def quantize_k(k: torch.Tensor, numerics: Numerics):
     """Permuted, smoothed, rotated k `[B, H, Nk, D]` -> (codes, micro, scale `[B, H, nK, groups]`)."""
     groups = K_GROUPS[numerics.k_granularity]
-    group = k_group_of_key(numerics.k_granularity, k.device)
+    group = k_group_of_key(numerics, k.device)
     per_key = blocks(k.abs().amax(-1, keepdim=True), BLOCK)[..., 0]
     amax = torch.stack([per_key[..., group == g].amax(-1) for g in range(groups)], -1)
     codes, micro, scale = quantize(k, amax[..., group].flatten(-2)[..., : k.shape[-2], None], numerics)

@@ -24,8 +24,9 @@ def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool, block_n: int):
 
     codes  as the format, `[B, H, Nk, D]`
     micro  NVFP4: E4M3 bytes `[B, H, D, ceil(Nk/16)]`, groups of 16 run along keys as the PV product needs; else None
-    scale  fp32 `[B, H, D]` for E4M3 (one per channel), `[B, H, nK, D]` otherwise (one per block and channel;
-           of INT8 the blocks of one tile of `block_n` keys share one, as they are summed before they are scaled)
+    scale  fp32 `[B, H, D]` (one per channel) for E4M3 and NVFP4, whose micro scales have the range for all blocks;
+           `[B, H, nK, D]` otherwise (one per block and channel; of INT8 the blocks of one tile of `block_n` keys share
+           one, as they are summed before they are scaled)
     mean   fp32 `[B, H, nK, D]` in natural units, zeros when means are off
     """
     length = v.shape[-2]
@@ -42,12 +43,13 @@ def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool, block_n: int):
         codes, scale, decoded = residual, torch.ones_like(mean), residual
     else:
         amax = residual.abs().amax(-2)
-        if numerics.pv == "e4m3":
+        by_channel = numerics.pv in ("e4m3", "nvfp4")
+        if by_channel:
             amax = amax.amax(-2)
         elif numerics.pv == "int8":
             amax = shared(amax, max(1, block_n // BLOCK))
         inverse, scale = reciprocal_scale(amax, qmax(numerics.pv, numerics.four_over_six))
-        per_element = (inverse, scale) if numerics.pv != "e4m3" else (inverse[..., None, :], scale[..., None, :])
+        per_element = (inverse[..., None, :], scale[..., None, :]) if by_channel else (inverse, scale)
         scaled = residual * per_element[0][..., None, :]
         if numerics.pv == "nvfp4":
             codes, micro = encode_nvfp4(scaled.mT.contiguous(), numerics.four_over_six)
