@@ -25,6 +25,13 @@ def free_bytes(device) -> int | None:
     return management.get_free_memory(device) if management else None
 
 
+def executing_node() -> str | None:
+    """Id of the node that ComfyUI is executing; None outside a prompt."""
+    execution = sys.modules.get("comfy_execution.utils")
+    context = execution.get_executing_context() if execution else None
+    return context.node_id if context else None
+
+
 def outside_allocation_graph():
     """A context whose allocations ComfyUI does not record.
 

@@ -7,7 +7,7 @@ from comfy_api.latest import io
 
 from ..vc_attention.errors import ParameterError
 from ..vc_attention.guard import BUDGETS
-from . import kernels
+from . import history, kernels
 from .apply import patched
 from .compat import accepted
 from .settings import BACKENDS, BITS, PROBABILITY, SMOOTHING, Settings, parse_blocks, settings
@@ -45,6 +45,7 @@ class VCAttentionPatch(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, enabled, **widgets):
+        history.forget(cls.hidden.unique_id)
         if not enabled:
             return io.NodeOutput(model)
         return io.NodeOutput(patched(model, chosen(**widgets), cls.hidden.unique_id))

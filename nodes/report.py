@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections import Counter
 
 from ..vc_attention.guard import BUDGETS, Measurement
 from ..vc_attention.schedule import Step
 from ..vc_attention.stopwatch import Stopwatch
+from . import events, history
+from .compat import executing_node
 from .kernels import Choice
 from .layers import Layer, Layers
 from .routing import Call
 
 logger = logging.getLogger(__name__)
 
-EVENT = "vc_attention.report"
 FORMAT = 1  # of as_dict()
 OVER_BUDGET = "over the error budget"
 NO_CALLS = "no call arrived: another node after this one took over the model's attention"
@@ -38,6 +38,7 @@ class Report:
         self.widths: Counter[str] = Counter()  # bit width that was chosen, and why -> accelerated calls
         self.actions: Counter[str] = Counter()  # grouping action -> accelerated calls
         self.left_alone: Counter[str] = Counter()  # reason -> calls that stock attention took
+        self.declined = 0  # of those, calls of self-attention
         self.state_bytes = 0  # most bytes of grouping state held at once
         self.rows_evicted = 0
         self.rows_unkept = 0
@@ -65,6 +66,7 @@ class Report:
         with self._lock:
             self.left_alone[reason] += 1
             if layer is not None:
+                self.declined += 1
                 self.layers.ran(layer, call.shape, step, "stock", reason)
 
     def timed(self, layer: Layer, call: Call, watch: Stopwatch, used: bool) -> None:
@@ -121,17 +123,16 @@ class Report:
     def progress(self) -> dict:
         """Plain data about a run that is not over: docs/report.md."""
         with self._lock:
+            taken, declined = self.kernels.total(), self.declined
             return {
-                "step": list(self.layers.steps)[-1] if self.layers.steps else None,
-                "calls_accelerated": self.kernels.total(),
-                "calls_left_alone": self.left_alone.total(),
+                "share": taken / (taken + declined) if taken + declined else None,
                 "kernel": self.kernels.most_common(1)[0][0] if self.kernels else None,
                 "worst": self.layers.worst,
             }
 
     def text(self) -> str:
         """A few lines for a person."""
-        lines = [f"{self.kernels.total()} attention calls accelerated, {self.left_alone.total()} left alone"]
+        lines = [f"{self.kernels.total()} attention calls taken over, {self.left_alone.total()} left alone"]
         if self.stopped_early:
             lines[0] += " (stopped early)"
         if not self.kernels and not self.left_alone:
@@ -141,7 +142,7 @@ class Report:
         if self.actions:
             counts = (f"{word} {self.actions[action]}" for action, word in WORDS.items() if self.actions[action])
             lines.append(f"groups: {', '.join(counts)}")
-            lines.append(f"memory for groups: {self.state_bytes / 2**20:.1f} MiB")
+            lines.append(f"memory for groups: {_memory(self.state_bytes)}")
         lines += self._measured_lines()
         if self.rows_unkept:
             lines.append(f"{self.rows_unkept} times a grouping did not fit in memory: the next call groups anew")
@@ -157,22 +158,22 @@ class Report:
         spent = time["grouping"] + time["preparation"]
         if spent:
             share = spent / (spent + time["attention"])
-            lines.append(f"grouping and preparation: {spent / 1e3:.1f} s, {share:.0%} of the accelerated attention")
+            lines.append(f"grouping and preparation: {spent / 1e3:.1f} s, {share:.0%} of the calls taken over")
         if time["saved"] is not None:
             word = "saved" if time["saved"] >= 0 else "lost"
             lines.append(f"{word} about {abs(time['saved']) / 1e3:.1f} s against stock attention")
         return lines
 
 
+def _memory(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.1f} KiB"
+
+
 def show(report: Report, node_id: str | None) -> None:
-    """Log the report and, under a ComfyUI server, send it to web/js/report.js, which puts it on the node."""
-    logger.info("VC-Attention (node %s, %s): %s", node_id, report.profile, report.text().replace("\n", "; "))
-    server = _server()
-    if server is None or node_id is None:
-        return
-    server.send_sync(EVENT, {"node": node_id, "text": report.text(), **report.as_dict()}, server.client_id)
-
-
-def _server():
-    server = sys.modules.get("server")  # ComfyUI's own; never imported where its samplers are used as a library
-    return getattr(getattr(server, "PromptServer", None), "instance", None)
+    """Log the report, send it to web/js/status.js, which puts it on the node, and keep it for the Report node."""
+    data, text = report.as_dict(), report.text()
+    logger.info("VC-Attention (node %s, %s): %s", node_id, report.profile, text.replace("\n", "; "))
+    events.send(events.REPORT, node_id, {"text": text, **data})
+    sampler = executing_node()
+    if sampler is not None and node_id is not None:
+        history.keep(sampler, node_id, data, text)

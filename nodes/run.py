@@ -19,6 +19,7 @@ from ..vc_attention.schedule import Step, locate
 from ..vc_attention.session import RowKey, Session
 from . import kernels
 from .compat import free_bytes
+from .events import Progress
 from .layers import Layer
 from .models import GENERIC, ModelRow, row_for
 from .report import OVER_BUDGET, Report, show
@@ -35,8 +36,9 @@ SENSITIVE = "sensitive block of this model"
 class Run:
     """One sampling run of one patched model."""
 
-    def __init__(self, settings: Settings, window_sigma: float) -> None:
+    def __init__(self, settings: Settings, window_sigma: float, node_id: str | None = None) -> None:
         self.settings = settings
+        self.progress = Progress(node_id)
         self.window_sigma = window_sigma
         self.session = Session(settings.schedule)
         self.report = Report(str(settings), settings.error_budget)
@@ -72,6 +74,11 @@ class Run:
         with self._lock:
             if key not in self._kernels:
                 self._kernels[key] = kernels.ladder(self.settings, call.q[3], call.device, call.k[2])
+                # Worth a notice is what no other length of clip would change.
+                if self._kernels[key][0].reason and (
+                    always := kernels.choose(self.settings, call.q[3], call.device).reason
+                ):
+                    self.progress.notice(always)
             return self._kernels[key]
 
     def close(self) -> None:
@@ -157,7 +164,7 @@ def outer_sample_wrapper(settings: Settings, node_id: str | None):
     def outer_sample(executor, *args, **kwargs):
         guider = executor.class_obj
         sampling = guider.model_patcher.get_model_object("model_sampling")
-        run = Run(settings, float(sampling.percent_to_sigma(settings.schedule.window)))
+        run = Run(settings, float(sampling.percent_to_sigma(settings.schedule.window)), node_id)
         options = guider.model_options["transformer_options"]
         options[KEY] = run
         run.report.stopped_early = True
@@ -189,6 +196,7 @@ def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, t
         text_length = None if c_crossattn is None else c_crossattn.shape[1]
         run.fit_memory(x.device)
         run.report.forward(model.name, model.tokens, step, sigma)
+        run.progress.tell({**run.report.progress(), "step": step.index + 1, "steps": len(run.sigmas(schedule)) - 1})
         options = {**options, KEY: Forward(run, step, model, transformer, options, text_length)}
     return executor(x, t, c_concat, c_crossattn, control, options, **kwargs)
 

@@ -67,7 +67,7 @@ def test_short_calls_are_counted_and_the_report_says_that_nothing_was_accelerate
     log, (report,) = run(comfy_server, graph)
     assert log["attends"] == 0
     assert report["left_alone"] == {"fewer than 4096 tokens": 16, "cross-attention": 16}
-    assert report["text"].startswith("0 attention calls accelerated, 32 left alone")
+    assert report["text"].startswith("0 attention calls taken over, 32 left alone")
 
 
 def test_the_report_names_its_node_and_what_ran(comfy_server):

@@ -10,8 +10,10 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from tools import demo, demo_report
+from tools.tiny_video import flow
+from tools.tiny_video.scenes import KINDS
 
-REPORT = {"title": "VC-Attention, high noise", "text": "8 attention calls accelerated\nwith reference: 8"}
+REPORT = {"title": "VC-Attention, high noise", "text": "8 attention calls taken over\nwith reference: 8"}
 
 
 def clip(folder, name: str, offset: int, status: list) -> dict:
@@ -26,7 +28,13 @@ def clip(folder, name: str, offset: int, status: list) -> dict:
 def test_its_title_says_the_steps_it_makes():
     run = demo.demo_run("reference")
     assert f"{run.steps} steps" in run.title
-    assert [(e.start, e.end) for e in run.experts] == [(0, run.steps // 2), (run.steps // 2, run.steps)]
+    assert [(e.start, e.end) for e in run.experts] == [(0, run.steps)]
+
+
+def test_its_prompt_is_one_that_the_model_was_trained_on():
+    run = demo.demo_run("reference")
+    assert run.positive in KINDS and run.negative == flow.NOTHING
+    assert run.shift == flow.SHIFT
 
 
 def test_the_report_names_nodes_and_measures_the_difference(tmp_path):
@@ -34,7 +42,7 @@ def test_the_report_names_nodes_and_measures_the_difference(tmp_path):
     clips = [clip(tmp_path, "stock", 0, []), clip(tmp_path, "vc_attention", 3, [REPORT])]
     text = demo_report.write(tmp_path, run, *clips)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
-    for words in (run.title, "VC-Attention, high noise: 8 attention calls accelerated", "3.00%", "85 times"):
+    for words in (run.title, "VC-Attention, high noise: 8 attention calls taken over", "3.00%", "85 times"):
         assert words in page
     assert "3.00%" in text and "slower than ComfyUI" in page
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))

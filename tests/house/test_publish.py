@@ -18,7 +18,7 @@ SHIPPED = [
     r"csrc/.*\.(cu|cuh|h|cpp|md)",
     r"workflows/[\w.]+\.(json|jpg)",
     r"locales/\w+/\w+\.json",
-    r"web/(js/\w+\.js|docs/\w+\.md|docs/\w+/\w+\.(md|png))",
+    r"web/(js/\w+\.js|docs/\w+\.(md|png)|docs/\w+/\w+\.md)",
     r"docs/[\w-]+\.md",
 ]
 # Written apart so that this file does not name what it looks for.

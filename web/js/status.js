@@ -5,17 +5,16 @@ import { PATCH, findNode } from "./nodes.js";
 import { show } from "./panel.js";
 import { ready, say } from "./words.js";
 
-const TOAST_MS = 20000;
-const told = new Set(); // what needs attention is said once, not for each of two experts and every run
+const told = new Set(); // said once, not for each of two experts and every run; the toast stays until it is closed
 
 function percent(share, digits = 0) {
     return `${(100 * share).toFixed(digits)}%`;
 }
 
-function tell(summary, detail) {
-    if (told.has(detail)) return;
-    told.add(detail);
-    app.extensionManager.toast.add({ severity: "warn", summary, detail, life: TOAST_MS });
+function tell(summary, detail, reason = detail) {
+    if (told.has(reason)) return;
+    told.add(reason);
+    app.extensionManager.toast.add({ severity: "warn", summary, detail });
 }
 
 function onProgress({ node: id, step, steps, share, kernel, worst }) {
@@ -25,6 +24,10 @@ function onProgress({ node: id, step, steps, share, kernel, worst }) {
     if (share !== null) lines.push(say("share", { share: percent(share), kernel }));
     if (worst) lines.push(say("worst", { error: percent(worst.error, 2), layer: worst.layer }));
     show(node, "run", lines);
+}
+
+function onNotice({ text }) {
+    tell(say("notice"), `${text}\n${say("notice.remedy")}`, text);
 }
 
 function onReport({ node: id, text, calls_accelerated: taken, left_alone: reasons, stopped_early: stopped }) {
@@ -42,7 +45,7 @@ app.registerExtension({
         await ready();
         api.addEventListener("vc_attention.progress", (event) => onProgress(event.detail));
         api.addEventListener("vc_attention.report", (event) => onReport(event.detail));
-        api.addEventListener("vc_attention.notice", (event) => tell(say("notice"), event.detail.text));
+        api.addEventListener("vc_attention.notice", (event) => onNotice(event.detail));
     },
     // Compare and Report say in words what their pictures show.
     nodeCreated(node) {
