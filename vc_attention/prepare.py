@@ -18,7 +18,7 @@ WRITTEN_FOR = {
     "q_granularity": ("token",),
     "k_granularity": ("thread",),
     "smooth_k": (True,),
-    "smooth_q": (False,),
+    "smooth_q": ("none",),
     "hadamard": (True,),
     "cluster_order": ("chain", "none"),
     "mean": ("corrected", "none"),
@@ -38,6 +38,11 @@ class Operands:
     v_mean: torch.Tensor  # f32 [B, H, ceil(nK / 32), D, 32] images; [B, H, 0, D, 32] when means are off
     seqlen_q: int
     seqlen_k: int
+    # Of NVFP4 operands, else None; see csrc/README.md.
+    q_micro: torch.Tensor | None = None
+    k_micro: torch.Tensor | None = None
+    k_bias: torch.Tensor | None = None
+    v_micro: torch.Tensor | None = None
 
     @property
     def nbytes(self) -> int:
