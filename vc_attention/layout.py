@@ -9,21 +9,30 @@ TILE = 128
 CHUNK = 16  # bytes that a swizzle moves together
 
 
-def key_slots(device=None) -> torch.Tensor:
-    """slot(p) for the 128 image rows of a key tile, int64: `slot(16g + 8i + 2t + e) = 16g + 4t + 2i + e`."""
+def key_slots(device=None, lane_keys: int = 4) -> torch.Tensor:
+    """slot(p) for the 128 image rows of a key tile, int64.
+
+    With L = lane_keys (`Numerics.lane_keys`): `slot(4L g + 8i + 2t + e) = 4L g + L t + 2i + e`, i below L / 2.
+    """
     p = torch.arange(TILE, device=device)
-    return (p & ~15) + 4 * (p >> 1 & 3) + 2 * (p >> 3 & 1) + (p & 1)
+    return (p & -4 * lane_keys) + lane_keys * (p >> 1 & 3) + 2 * (p >> 3 & lane_keys // 2 - 1) + (p & 1)
+
+
+def nibbles(codes: torch.Tensor) -> torch.Tensor:
+    """Codes 0..15 `[..., 2n]` -> bytes `[..., n]`, the even one of two in the low half."""
+    return codes[..., 0::2] | codes[..., 1::2] << 4
 
 
 def swizzle(rows: torch.Tensor) -> torch.Tensor:
-    """Moves the 16-byte chunks of byte rows `[..., R, 128 or 64]`; its own inverse.
+    """Moves the 16-byte chunks of byte rows `[..., R, 128, 64 or 32]`; its own inverse.
 
-    Chunk c of row r goes to `c ^ (r & 7)` in rows of 128 bytes, to `c ^ ((r >> 1) & 3)` in rows of 64.
+    Chunk c of row r goes to `c ^ (r & 7)` in rows of 128 bytes, to `c ^ ((r >> 1) & 3)` in rows of 64, to
+    `c ^ ((r >> 2) & 1)` in rows of 32.
     """
     count, width = rows.shape[-2:]
     r = torch.arange(count, device=rows.device)[:, None]
     chunk = torch.arange(width // CHUNK, device=rows.device)
-    source = chunk ^ (r & 7 if width == 128 else r >> 1 & 3)
+    source = chunk ^ {128: r & 7, 64: r >> 1 & 3, 32: r >> 2 & 1}[width]
     chunks = rows.unflatten(-1, (-1, CHUNK))
     return chunks.gather(-2, source[..., None].expand(chunks.shape)).flatten(-2)
 
@@ -39,9 +48,9 @@ def q_image(codes: torch.Tensor) -> torch.Tensor:
     return swizzle(tiles(codes))
 
 
-def k_image(codes: torch.Tensor) -> torch.Tensor:
+def k_image(codes: torch.Tensor, lane_keys: int = 4) -> torch.Tensor:
     """Codes `[B, H, Nk, D]` in perm order -> k_codes `[B, H, nK, 128, D]`, rows in key slots."""
-    return swizzle(tiles(codes)[..., key_slots(codes.device), :])
+    return swizzle(tiles(codes)[..., key_slots(codes.device, lane_keys), :])
 
 
 def v_image(codes: torch.Tensor) -> torch.Tensor:
@@ -77,15 +86,56 @@ def v_codes(image: torch.Tensor, seqlen: int) -> torch.Tensor:
     return swizzle(image).mT.flatten(-3, -2)[..., :seqlen, :]
 
 
-def images(operands) -> dict[str, torch.Tensor]:
-    """8-bit `reference.Operands` -> the kernels' operands by name, shapes and padding as in csrc/README.md."""
-    q_scale = operands.q_scale
+def q_nvfp4(operands) -> dict[str, torch.Tensor]:
+    """q_codes `[B, H, nQ, 2, 128, D/2]` and q_micro `[B, H, nQ, 2, 128, D/16]`: queries, and what rounding lost."""
+    codes = torch.stack([tiles(operands.q_codes), tiles(operands.q_rest_codes)], -3)
+    micro = torch.stack([tiles(operands.q_micro), tiles(operands.q_rest_micro)], -3)
+    return {"q_codes": swizzle(nibbles(codes)), "q_micro": micro}
+
+
+def k_nvfp4(operands) -> dict[str, torch.Tensor]:
+    """k_codes `[B, H, nK, 136, D/2]` and k_micro `[B, H, nK, 136, D/16]`: keys in slots, four times the mean's two vectors.
+
+    k_bias is fp32 `[B, H, nK, 128]` in the order of the slots, k_scale fp32 `[B, H, nK, 4]`, four times the tile's.
+    """
+    slots = key_slots(operands.k_codes.device, lane_keys=8)
+    rows = {}
+    for name in ("codes", "micro"):
+        keys, mean = (getattr(operands, f"{prefix}_{name}") for prefix in ("k", "k_mean"))
+        rows[name] = torch.cat([tiles(keys)[..., slots, :], mean.repeat(1, 1, 1, 4, 1)], -2)
+    bias = pad(operands.k_bias, (0, -operands.k_bias.shape[-1] % TILE)).unflatten(-1, (-1, TILE))
     return {
+        "k_codes": swizzle(nibbles(rows["codes"])),
+        "k_micro": rows["micro"],
+        "k_bias": bias[..., slots],
+        "k_scale": operands.k_scale.expand(*operands.k_scale.shape[:-1], 4),
+    }
+
+
+def v_nvfp4(operands) -> dict[str, torch.Tensor]:
+    """v_codes `[B, H, nK, D, 64]`, rows are channels, and v_micro `[B, H, nK, D, 8]`."""
+    micro = pad(operands.v_micro, (0, -operands.v_micro.shape[-1] % 8))
+    return {
+        "v_codes": swizzle(nibbles(tiles(operands.v_codes).mT)),
+        "v_micro": micro.unflatten(-1, (-1, 8)).transpose(-3, -2).contiguous(),
+    }
+
+
+def images(operands) -> dict[str, torch.Tensor]:
+    """`reference.Operands` -> the kernels' operands by name, shapes and padding as in csrc/README.md."""
+    lane_keys = 4 if operands.v_micro is None else 8
+    q_scale = operands.q_scale
+    made = {
         "q_codes": q_image(operands.q_codes),
         "q_scale": pad(q_scale, (0, -q_scale.shape[-1] % TILE)),
-        "k_codes": k_image(operands.k_codes),
+        "k_codes": k_image(operands.k_codes, lane_keys),
         "k_scale": operands.k_scale,
         "v_codes": v_image(operands.v_codes),
         "v_scale": operands.v_scale,
         "v_mean": mean_image(operands.v_mean),
     }
+    if operands.v_micro is not None:
+        made |= v_nvfp4(operands)
+    if operands.k_bias is not None:
+        made |= q_nvfp4(operands) | k_nvfp4(operands)
+    return made
