@@ -3,98 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
-from dataclasses import dataclass
 
 import torch
 
 from . import launch, ops, prepare
 from .config import Numerics
 from .errors import KernelUnavailable, ParameterError, VCAttentionError
-from .params import Params
+from .kernel_table import ATTENTION, KERNELS, MMA_ATTENTION, KernelSpec
 
-TILE = 128
-ATTENTION = Params(  # AttentionParams of csrc/sm90/config.cuh
-    q_codes="ptr", q_scale="ptr", k_codes="ptr", k_scale="ptr", v_codes="ptr", v_scale="ptr", v_mean="ptr", out="ptr",
-    out_strides="i64[3]", heads="i32", seqlen_q="i32", seqlen_k="i32", score_scale="f32", out_is_fp16="i32",
-)  # fmt: skip
 SELF_TEST_LIMIT = 5e-3  # bf16 output alone is 1.7e-3; a wrong tile, scale or mean is above 5e-2
 
-
-@dataclass(frozen=True)
-class KernelSpec:
-    """Kernels that differ in nothing but whether they restore block means.
-
-    unit            row of build/units.py
-    arch            folder of csrc/
-    capabilities    compute capabilities of the GPUs that run them
-    head_dim        64 or 128
-    probability     `Numerics.probability` that they compute
-    p_scale         `Numerics.p_scale` that they compute
-    block_m         query rows of a thread block
-    block_n         keys that share the reference of P: `block_n` of reference.attention
-    threads         of a thread block
-    stages          tiles of K and V in shared memory
-    minimum_tokens  keys from which a complete call beats stock attention (docs/sm90-log.md)
-    """
-
-    unit: str
-    arch: str
-    capabilities: tuple[tuple[int, int], ...]
-    head_dim: int
-    probability: str
-    p_scale: str
-    block_m: int
-    block_n: int
-    threads: int
-    stages: int
-    minimum_tokens: int
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Units that a call or the self-test before the first one launches."""
-        return (self.unit, "prepare", "group", *(("mma_selftest",) if self.probability == "nvfp4" else ()))
-
-    def kernel_name(self, means: bool) -> str:
-        """Name in the cubin."""
-        words = ("vc_attention", self.arch, f"d{self.head_dim}", self.probability, self.p_scale)
-        return "_".join((*words, "mean" if means else "plain"))
-
-    def shared_bytes(self, means: bool) -> int:
-        """Dynamic shared memory, as Config of csrc/sm90/config.cuh lays it out; a kernel traps when they disagree."""
-        ones = 8 * TILE if self.probability == "expcast" else 0
-        stage = 2 * TILE * self.head_dim + ones + 16 + 4 * 8
-        stage += 4 * self.head_dim if self.probability == "u8" else 0
-        restored = TILE * self.head_dim + 8 * 8 * (self.threads - 128) if means else 0
-        return self.block_m * (self.head_dim + 4) + self.stages * stage + restored + 4 * self.head_dim + 3 * 8
-
-    def misfits(self, numerics: Numerics, head_dim: int) -> list[str]:
-        """Why this kernel does not compute these numerics, one sentence each."""
-        wanted = {"head_dim": head_dim, "probability": numerics.probability, "p_scale": numerics.p_scale}
-        reasons = [
-            f"{self.unit} has {name} {getattr(self, name)}, the call {value}"
-            for name, value in wanted.items()
-            if getattr(self, name) != value
-        ]
-        if numerics.row_sum != "exact" and self.probability != "expcast":
-            reasons.append(f"{self.unit} sums exponentials, row_sum={numerics.row_sum!r} has no kernel")
-        return reasons
-
-
-def _hopper(head_dim: int, probability: str, p_scale: str) -> KernelSpec:
-    return KernelSpec(
-        f"attention_sm90_{probability}", "sm90", ((9, 0),), head_dim, probability, p_scale,
-        block_m=128, block_n=256, threads=384, stages=4,
-        minimum_tokens=12288 if probability == "expcast" else 16384,
-    )  # fmt: skip
-
-
-KERNELS = tuple(
-    _hopper(head_dim, probability, p_scale)
-    for head_dim in (128, 64)
-    for probability in ("expcast", "exact", "u8")
-    for p_scale in (("tile",) if probability == "u8" else ("tile", "running"))
-)
 
 _lock = threading.Lock()
 _tested: dict[tuple[KernelSpec, int], str | None] = {}
@@ -164,43 +84,44 @@ def run(operands: prepare.Operands, numerics: Numerics, dtype: torch.dtype) -> t
     """Attention of operands that `prepare` made; out `[B, H, Nq, D]` in `dtype`, a view of `[B, Nq, H, D]`."""
     o = operands
     out = torch.ops.vc_attention.attention(
-        o.q_codes, o.q_scale, o.k_codes, o.k_scale, o.v_codes, o.v_scale, o.v_mean, o.seqlen_q, o.seqlen_k,
-        score_scale(o.q_codes.shape[-1], numerics.hadamard), numerics.probability, numerics.p_scale,
+        o.q_codes, o.q_scale, o.k_codes, o.k_scale, o.v_codes, o.v_scale, o.v_mean,
+        o.q_micro, o.k_micro, o.k_bias, o.v_micro, o.seqlen_q, o.seqlen_k,
+        score_scale(o.v_codes.shape[-2], numerics.hadamard), numerics.probability, numerics.p_scale,
         dtype == torch.float16,
     )  # fmt: skip
     return out.to(dtype)
 
 
-def _attention_output(
-    q_codes, q_scale, k_codes, k_scale, v_codes, v_scale, v_mean, seqlen_q, seqlen_k, scale, probability, p_scale, fp16
-):
-    batch, heads, head_dim = q_codes.shape[0], q_codes.shape[1], q_codes.shape[-1]
+def _attention_output(q_codes, *others):
+    v_codes, seqlen_q, fp16 = others[3], others[10], others[-1]
+    batch, heads, head_dim = q_codes.shape[0], q_codes.shape[1], v_codes.shape[-2]
     dtype = torch.float16 if fp16 else torch.bfloat16
     return torch.empty(batch, seqlen_q, heads, head_dim, dtype=dtype, device=q_codes.device).transpose(1, 2)
 
 
-def _attention(
-    q_codes, q_scale, k_codes, k_scale, v_codes, v_scale, v_mean, seqlen_q, seqlen_k, scale, probability, p_scale, fp16
-):
-    tensors = dict(
-        q_codes=q_codes, q_scale=q_scale, k_codes=k_codes, k_scale=k_scale, v_codes=v_codes, v_scale=v_scale,
-        v_mean=v_mean,
-    )  # fmt: skip
+def _attention(*arguments):
+    named = dict(zip(_ARGUMENTS, arguments, strict=True))
+    tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+    q_codes, v_codes, seqlen_q = named["q_codes"], named["v_codes"], named["seqlen_q"]
     for name, tensor in tensors.items():
         if not tensor.is_contiguous() or tensor.device != q_codes.device:
             raise ParameterError(
                 name, f"contiguous on {q_codes.device}", (tensor.stride(), tensor.device), "prepare it"
             )
-    batch, heads, head_dim = q_codes.shape[0], q_codes.shape[1], q_codes.shape[-1]
+    batch, heads, head_dim = q_codes.shape[0], q_codes.shape[1], v_codes.shape[-2]
     if batch * heads > 65535:
         raise ParameterError("q", "at most 65535 heads of a batch", batch * heads, "split the batch")
-    spec = _for_operands(q_codes.device, head_dim, probability, p_scale)
-    out = _attention_output(*tensors.values(), seqlen_q, seqlen_k, scale, probability, p_scale, fp16)
+    qk = "int8" if named["q_micro"] is None else "nvfp4"
+    spec = _for_operands(q_codes.device, head_dim, qk, named["probability"], named["p_scale"])
+    out = _attention_output(*arguments)
     params = ATTENTION.pack(
-        **tensors, out=out, out_strides=out.stride()[:3], heads=heads, seqlen_q=seqlen_q, seqlen_k=seqlen_k,
-        score_scale=scale, out_is_fp16=int(fp16),
+        **{name: named[name] for name in _ARGUMENTS[:7]},
+        out=out, out_strides=out.stride()[:3], heads=heads, seqlen_q=seqlen_q, seqlen_k=named["seqlen_k"],
+        score_scale=named["score_scale"], out_is_fp16=int(named["fp16"]),
     )  # fmt: skip
-    means = v_mean.numel() > 0
+    if spec.arch == "mma":
+        params = MMA_ATTENTION.pack(attention=params, **{name: named[name] for name in _ARGUMENTS[7:11]})
+    means = named["v_mean"].numel() > 0
     kernel = launch.kernel(spec.unit, spec.kernel_name(means), q_codes.device.index)
     grid = (-(-seqlen_q // spec.block_m), batch * heads, 1)
     stream = torch.cuda.current_stream(q_codes.device).cuda_stream
@@ -208,19 +129,21 @@ def _attention(
     return out
 
 
-def _for_operands(device: torch.device, head_dim: int, probability: str, p_scale: str) -> KernelSpec:
+def _for_operands(device: torch.device, head_dim: int, qk: str, probability: str, p_scale: str) -> KernelSpec:
     capability = torch.cuda.get_device_capability(device)
     for spec in KERNELS:
-        kind = (spec.head_dim, spec.probability, spec.p_scale)
-        if kind == (head_dim, probability, p_scale) and capability in spec.capabilities:
+        kind = (spec.head_dim, spec.qk, spec.probability, spec.p_scale)
+        if kind == (head_dim, qk, probability, p_scale) and capability in spec.capabilities:
             return spec
-    raise KernelUnavailable([f"no kernel has head_dim {head_dim}, {probability} and {p_scale} on {device}"])
+    raise KernelUnavailable([f"no kernel has head_dim {head_dim}, {qk}, {probability} and {p_scale} on {device}"])
 
 
-# Functional like the ops of the preparation. An empty v_mean means that there are no means to restore.
-ops.register(
+# Functional like the ops of the preparation. An empty v_mean means that there are no means to restore; the tensors from
+# q_micro to v_micro are those of NVFP4 operands.
+_SCHEMA = (
     "attention(Tensor q_codes, Tensor q_scale, Tensor k_codes, Tensor k_scale, Tensor v_codes, Tensor v_scale, "
-    "Tensor v_mean, int seqlen_q, int seqlen_k, float score_scale, str probability, str p_scale, bool fp16) -> Tensor",
-    _attention,
-    _attention_output,
+    "Tensor v_mean, Tensor? q_micro, Tensor? k_micro, Tensor? k_bias, Tensor? v_micro, int seqlen_q, int seqlen_k, "
+    "float score_scale, str probability, str p_scale, bool fp16) -> Tensor"
 )
+_ARGUMENTS = tuple(re.findall(r"(\w+)[,)]", _SCHEMA))
+ops.register(_SCHEMA, _attention, _attention_output)

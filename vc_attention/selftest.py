@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from . import launch, layout, prepare, reference
-from .config import Numerics
+from .config import PROFILES, Numerics
 from .params import Params
 from .reference.formats import NVFP4_GROUP, from_e2m1, from_e4m3, to_e2m1
 
@@ -29,7 +29,9 @@ PRODUCTS = 2 * SCALES + 64
 
 
 def numerics_of(spec: KernelSpec) -> Numerics:
-    """The default numerics with what the kernel computes."""
+    """The default numerics with what the kernel computes; of 4 bits the profile that has it."""
+    if spec.probability == "nvfp4":
+        return PROFILES["4bit" if spec.qk == "nvfp4" else "int8-nvfp4"]
     pv = "int8" if spec.probability == "u8" else "e4m3"
     return Numerics(pv=pv, probability=spec.probability, p_scale=spec.p_scale)
 

@@ -3,11 +3,11 @@
 
 #include "common/types.cuh"
 
-// Byte offset in a tile image of byte `byte` of row `row`; rows are kRowBytes = 128 or 64 wide, 16-byte chunks move
-// together.
+// Byte offset in a tile image of byte `byte` of row `row`; rows are kRowBytes = 128, 64 or 32 wide, 16-byte chunks
+// move together.
 template <int kRowBytes>
 __device__ inline int swizzled(int row, int byte) {
-    int flip = kRowBytes == 128 ? row & 7 : (row >> 1) & 3;
+    int flip = kRowBytes == 128 ? row & 7 : kRowBytes == 64 ? (row >> 1) & 3 : (row >> 2) & 1;
     return row * kRowBytes + (((byte >> 4) ^ flip) << 4) + (byte & 15);
 }
 

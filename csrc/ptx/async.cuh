@@ -53,17 +53,27 @@ __device__ __forceinline__ void mbarrier_arrive_warp(u32 barrier) {
         : "memory");
 }
 
+__device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // Arrives and announces `bytes` of copies that the phase waits for.
 __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Global to shared; both addresses and `bytes` are multiples of 16.
+// Global to shared; both addresses and `bytes` are multiples of 16. sm_120 has a form for the block's own memory; the
+// other one becomes fifty instructions there, which look for the block in its cluster.
+#if __CUDA_ARCH__ >= 1000
+#define VC_BULK_TARGET "shared::cta"
+#else
+#define VC_BULK_TARGET "shared::cluster"
+#endif
 __device__ __forceinline__ void bulk_copy(u32 target, const void* source, u32 bytes, u32 barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
-        "l"(source), "r"(bytes), "r"(barrier)
-        : "memory");
+    asm volatile("cp.async.bulk." VC_BULK_TARGET
+                 ".global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+                 "l"(source), "r"(bytes), "r"(barrier)
+                 : "memory");
 }
 
 template <int kRegisters>
@@ -86,6 +96,17 @@ __device__ __forceinline__ float2 load_shared_v2(u32 address) {
     float2 v;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address));
     return v;
+}
+
+// Volatile: a second read of the same address is a second load, not two registers moved.
+__device__ __forceinline__ void load_shared_v2(u32 address, float& x, float& y) {
+    asm volatile("ld.volatile.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address));
+}
+
+__device__ __forceinline__ void load_shared_v4(u32 address, int (&x)[4]) {
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address));
 }
 
 __device__ __forceinline__ void store_shared(u32 address, u32 x) {

@@ -14,7 +14,8 @@ from vc_attention.config import PROFILES, Action, Numerics
 PROFILE_NAMES = ("balanced", "quality")
 BY_REFERENCE = ("paper-8bit", "sage2-like")
 PROBABILITIES = {PROFILES[name].probability for name in PROFILE_NAMES}
-UNITS = (*preparation.UNITS, *sorted({spec.unit for spec in dispatch.KERNELS if spec.probability in PROBABILITIES}))
+HERE = [spec for spec in dispatch.KERNELS if spec.arch == "sm90" and spec.probability in PROBABILITIES]
+UNITS = (*preparation.UNITS, *sorted({spec.unit for spec in HERE}))
 BASELINES = tuple(peers.PEERS)
 NOTES = [
     "Errors are against fp64 attention of the same inputs: 1,024 query rows of the first and the last head, of all "

@@ -127,7 +127,7 @@ def test_operands_hold_every_code_on_either_side():
 class TestSelection:
     """What becomes of 4 bits when the instruction fails, on an RTX 50 that has kernels for 4 and 8 bits."""
 
-    FOUR = dataclasses.replace(dispatch.KERNELS[0], unit="four", probability="nvfp4", p_scale="running")
+    FOUR = dataclasses.replace(dispatch.KERNELS[0], unit="four", qk="nvfp4", probability="nvfp4", p_scale="running")
     EIGHT = dataclasses.replace(dispatch.KERNELS[0], unit="eight")
 
     @pytest.fixture(autouse=True)
@@ -142,8 +142,7 @@ class TestSelection:
         monkeypatch.setattr(selftest, "error", lambda spec, device, means: 0.0)
 
     def select(self, name):
-        numerics = dataclasses.replace(PROFILES[name], row_sum="exact")
-        return dispatch.select(torch.device("cuda", 0), numerics, 128)
+        return dispatch.select(torch.device("cuda", 0), PROFILES[name], 128)
 
     def test_both_widths_run_where_it_passes(self, monkeypatch):
         monkeypatch.setattr(selftest, "mma_mismatch", lambda device: None)

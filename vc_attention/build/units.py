@@ -61,6 +61,17 @@ def _attention_sm90(probability: str, references: str) -> Unit:
     return Unit(f"attention_sm90_{probability}", f"sm90/attention_{probability}.cu", ("90a",), tuple(names))
 
 
+def attention_mma(formats: str, reference: str, arches: tuple[str, ...], folder: str = "mma") -> Unit:
+    """Kernels of csrc/mma for one choice of operand formats, each with and without block means."""
+    names = (
+        f"vc_attention_mma_d{head_dim}_{formats}_{reference}_{mean}"
+        for head_dim in (128, 64)
+        for mean in ("mean", "plain")
+    )
+    source = f"{folder}/attention_{formats.removesuffix('_emulated')}.cu"
+    return Unit(f"attention_mma_{formats}", source, arches, tuple(names))
+
+
 UNITS = {
     unit.name: unit
     for unit in (
@@ -90,5 +101,10 @@ UNITS = {
         _attention_sm90("expcast", "tile running"),
         _attention_sm90("exact", "tile running"),
         _attention_sm90("u8", "tile"),
+        attention_mma("u8", "tile", ("80", "89", "120a")),
+        attention_mma("expcast", "tile", ("89", "120a")),
+        attention_mma("nvfp4", "running", ("120a",)),
+        attention_mma("int8_nvfp4", "running", ("120a",)),
+        Unit("mma_selftest", "mma/selftest.cu", ("120a",), ("vc_mma_selftest",)),
     )
 }

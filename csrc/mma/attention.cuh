@@ -1,0 +1,99 @@
+// The mma.sync attention kernel: 128 query rows, eight warps, one thread block an SM. It runs wherever there are tensor
+// cores, and is the kernel of the GPUs that have neither wgmma nor tcgen05 (csrc/README.md, docs/mma-log.md).
+#pragma once
+
+#include "mma/config.cuh"
+#include "mma/warp.cuh"
+
+// kLast: the last valid key is in this step.
+template <bool kLast, class C>
+__device__ __forceinline__ void attend_step(Warp<C>& w, int step) {
+    int s[Warp<C>::kScores];
+    w.template scores<kLast>(step, s);
+    const int valid = w.params.seqlen_k - step * C::kStepTiles * C::kBlockN;
+    if constexpr (C::kNvfp4Values) {
+        if (kLast) mask_nvfp4_scores(s, valid);
+        w.softmax.set_reference(s, step == 0);
+        if (w.softmax.must_rescale()) w.rescale(w.softmax.factor);
+        w.add_nvfp4_values(step, s);
+    } else {
+        if (kLast) mask_scores(s, valid);
+        w.softmax.set_reference(s, step == 0);
+        if (w.softmax.runs_away()) {
+            float factor[2];
+            w.softmax.move_reference(factor);
+            w.rescale(factor);
+        }
+        w.add_values(step, s);
+    }
+}
+
+template <class C>
+__device__ __forceinline__ void attend(Warp<C>& w) {
+    constexpr int kMeanSteps = C::kMeanTiles / C::kStepTiles;  // after which means are restored
+    const int last = ceil_div(w.params.seqlen_k, C::kStepTiles * C::kBlockN) - 1;
+    int step = 0;
+#pragma unroll 1
+    while (step < last) {
+        const int end = C::kMean ? min(last, (step / kMeanSteps + 1) * kMeanSteps) : last;
+#pragma unroll 1
+        for (; step < end; ++step) attend_step<false>(w, step);
+        if (C::kMean && step % kMeanSteps == 0) w.restore_means((step - kMeanSteps) * C::kStepTiles);
+    }
+    attend_step<true>(w, last);
+    if (C::kMean) w.restore_means(last / kMeanSteps * C::kMeanTiles);
+}
+
+extern __shared__ __align__(1024) u8 dynamic_shared[];
+
+template <class C>
+__device__ __forceinline__ void attention(const MmaAttentionParams& p) {
+    if (dynamic_shared_bytes() != C::kSharedBytes) __trap();
+    const AttentionParams& a = p.attention;
+    const int q_tile = blockIdx.x, head = blockIdx.y;
+    const int tiles = ceil_div(a.seqlen_k, C::kBlockN);
+    const i64 first = (i64)head * tiles;
+    const float* v_scale = a.v_scale + (i64)head * C::kHeadDim;  // of INT8 the stages have them
+    const u32 shared = shared_address(dynamic_shared);
+    const u32 units = shared + C::kUnits;
+    if (!C::kInt8Values && threadIdx.x < C::kHeadDim) {
+        store_shared(units + 4 * threadIdx.x, __float_as_uint(1.f / scale_or_one(v_scale[threadIdx.x])));
+    }
+    if (threadIdx.x < 4) store_shared(shared + C::kMagic + 4 * threadIdx.x, kMagicBits);
+    const u8* q = a.q_codes + ((i64)head * ceil_div(a.seqlen_q, C::kBlockM) + q_tile) * C::kQBytes;
+    for (int at = 16 * threadIdx.x; at < C::kQBytes; at += 16 * C::kThreads) {
+        *(uint4*)(dynamic_shared + C::kQ + at) = *(const uint4*)(q + at);
+    }
+
+    // Stages of the second tile of a last step that has none: what is masked must be finite.
+    for (u32 at = C::kK + 16 * threadIdx.x; at < C::kUnits; at += 16 * C::kThreads) {
+        if (C::kStepTiles > 1) *(uint4*)(dynamic_shared + at) = uint4{0, 0, 0, 0};
+    }
+
+    const typename Warp<C>::Keys keys{
+        {a.k_codes + first * C::kKCodesBytes, (const u8*)a.k_scale + first * C::kKScaleBytes,
+         p.k_micro + first * C::kKMicroBytes, (const u8*)p.k_bias + first * C::kKBiasBytes},
+        shared + C::kK,
+        shared + C::kKBarriers,
+        tiles};
+    const u8* v_scales = C::kNvfp4Values ? p.v_micro : (const u8*)a.v_scale;
+    const typename Warp<C>::Values values{{a.v_codes + first * C::kVCodesBytes, v_scales + first * C::kVScaleBytes},
+                                          shared + C::kV,
+                                          shared + C::kVBarriers,
+                                          tiles};
+    keys.initialise();
+    values.initialise();
+    if (C::kCopies == Copies::kBulk) fence_proxy_async();  // the copy engine comes after the zeros
+    __syncthreads();
+    for (int i = 0; i < C::kStages - C::kLag; ++i) keys.fill(i);
+    for (int i = 0; i < C::kStages - 1; ++i) values.fill(i);
+    Warp<C> w(p, keys, values, q_tile, head, shared + C::kQ, units);
+    attend(w);
+    w.store(q_tile, head, v_scale);
+}
+
+// One kernel per configuration, named vc_attention_mma_d<head_dim>_<scores>_<probability>_<mean | plain>.
+#define VC_MMA_ATTENTION(name, head_dim, scores, probability, mean, copies, nvfp4)                            \
+    extern "C" __global__ void __launch_bounds__(256, 1) name(const __grid_constant__ MmaAttentionParams p) { \
+        attention<MmaConfig<head_dim, Scores::scores, Probability::probability, mean, copies, nvfp4>>(p);     \
+    }

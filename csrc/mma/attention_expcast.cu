@@ -1,0 +1,7 @@
+// INT8 scores, ExpCast probabilities, E4M3 values.
+#include "mma/attention.cuh"
+
+VC_MMA_ATTENTION(vc_attention_mma_d128_expcast_tile_mean, 128, kInt8, kExpCast, true, kBestCopies, NativeNvfp4)
+VC_MMA_ATTENTION(vc_attention_mma_d128_expcast_tile_plain, 128, kInt8, kExpCast, false, kBestCopies, NativeNvfp4)
+VC_MMA_ATTENTION(vc_attention_mma_d64_expcast_tile_mean, 64, kInt8, kExpCast, true, kBestCopies, NativeNvfp4)
+VC_MMA_ATTENTION(vc_attention_mma_d64_expcast_tile_plain, 64, kInt8, kExpCast, false, kBestCopies, NativeNvfp4)

@@ -1,0 +1,7 @@
+// INT8 scores, exponentials rounded to 255 levels, INT8 values.
+#include "mma/attention.cuh"
+
+VC_MMA_ATTENTION(vc_attention_mma_d128_u8_tile_mean, 128, kInt8, kU8, true, kBestCopies, NativeNvfp4)
+VC_MMA_ATTENTION(vc_attention_mma_d128_u8_tile_plain, 128, kInt8, kU8, false, kBestCopies, NativeNvfp4)
+VC_MMA_ATTENTION(vc_attention_mma_d64_u8_tile_mean, 64, kInt8, kU8, true, kBestCopies, NativeNvfp4)
+VC_MMA_ATTENTION(vc_attention_mma_d64_u8_tile_plain, 64, kInt8, kU8, false, kBestCopies, NativeNvfp4)

@@ -1,0 +1,10 @@
+// For tests on sm_90: NVFP4 scores, probabilities and values, with halves in place of NVFP4 tensor cores.
+#include "mma/attention.cuh"
+
+VC_MMA_ATTENTION(vc_attention_mma_d128_nvfp4_emulated_running_mean, 128, kNvfp4, kNvfp4, true, kBestCopies,
+                 EmulatedNvfp4)
+VC_MMA_ATTENTION(vc_attention_mma_d128_nvfp4_emulated_running_plain, 128, kNvfp4, kNvfp4, false, kBestCopies,
+                 EmulatedNvfp4)
+VC_MMA_ATTENTION(vc_attention_mma_d64_nvfp4_emulated_running_mean, 64, kNvfp4, kNvfp4, true, kBestCopies, EmulatedNvfp4)
+VC_MMA_ATTENTION(vc_attention_mma_d64_nvfp4_emulated_running_plain, 64, kNvfp4, kNvfp4, false, kBestCopies,
+                 EmulatedNvfp4)

@@ -1,0 +1,365 @@
+// One warp of the mma.sync kernel: 16 query rows against all key tiles.
+//
+// Per step (one tile, or two that share a reference): S = Q K^T, P = low-bit softmax of S, O += P V. 8-bit products go
+// through a fresh accumulator T and O += weight * T; NVFP4 products are added to O by the tensor core.
+#pragma once
+
+#include "mma/fragments.cuh"
+#include "mma/ring.cuh"
+#include "mma/softmax_nvfp4.cuh"
+
+// What a stage of K is made of.
+template <class C>
+struct KeyParts {
+    static constexpr int kStages = C::kStages, kStepTiles = C::kStepTiles, kWarps = C::kWarps;
+    static constexpr u32 kStage = C::kKStage;
+    static constexpr u32 kTileBytes = C::kKCodesBytes + C::kKScaleBytes + C::kKMicroBytes + C::kKBiasBytes;
+    const u8 *codes, *scale, *micro, *bias;
+
+    template <class Engine>
+    __device__ __forceinline__ void copy(u32 stage, int step, int tiles, const Engine& engine) const {
+        const i64 tile = step * kStepTiles;
+        engine.template run<C::kKCodesBytes>(stage, codes + tile * C::kKCodesBytes, tiles);
+        engine.template run<C::kKScaleBytes>(stage + C::kKScale, scale + tile * C::kKScaleBytes, tiles);
+        if constexpr (C::kNvfp4Scores) {
+            engine.template run<C::kKMicroBytes>(stage + C::kKMicro, micro + tile * C::kKMicroBytes, tiles);
+            engine.template run<C::kKBiasBytes>(stage + C::kKBias, bias + tile * C::kKBiasBytes, tiles);
+        }
+    }
+};
+
+// What a stage of V is made of.
+template <class C>
+struct ValueParts {
+    static constexpr int kStages = C::kStages, kStepTiles = C::kStepTiles, kWarps = C::kWarps;
+    static constexpr u32 kStage = C::kVStage, kTileBytes = C::kVCodesBytes + C::kVScaleBytes;
+    const u8 *codes, *scale;  // scale: of INT8 tiles, or NVFP4's second-level ones
+
+    template <class Engine>
+    __device__ __forceinline__ void copy(u32 stage, int step, int tiles, const Engine& engine) const {
+        const i64 tile = step * kStepTiles;
+        engine.template run<C::kVCodesBytes>(stage, codes + tile * C::kVCodesBytes, tiles);
+        if constexpr (C::kVScaleBytes > 0) {
+            engine.template run<C::kVScaleBytes>(stage + C::kVScale, scale + tile * C::kVScaleBytes, tiles);
+        }
+    }
+};
+
+template <bool kFirst, class A, class B>
+struct Select {
+    using Type = A;
+};
+template <class A, class B>
+struct Select<false, A, B> {
+    using Type = B;
+};
+
+template <class C>
+struct Warp {
+    static constexpr int kColumnsO = C::kHeadDim / 8;  // products that make O
+    static constexpr int kScores = 64 * C::kStepTiles;
+    using Softmax_ = typename Select<C::kNvfp4Values, Nvfp4Softmax<C>, Softmax<C>>::Type;
+    using Product = typename Select<C::kInt8Values, int, float>::Type;
+    using Keys = typename Select<C::kCopies == Copies::kBulk, BulkRing<KeyParts<C>>, AsyncRing<KeyParts<C>>>::Type;
+    using Values =
+        typename Select<C::kCopies == Copies::kBulk, BulkRing<ValueParts<C>>, AsyncRing<ValueParts<C>>>::Type;
+
+    const AttentionParams& params;
+    const Keys& keys;
+    const Values& values;
+    const float* const v_mean;  // image of this lane's row in the first product
+    const u32 units;            // shared memory, this lane's columns of the first product
+    const Columns<C::kScoreRow> k_columns;
+    const Columns<C::kValueRow> v_columns;
+    Softmax_ softmax;
+    const Rows<C::kScoreRow> q_rows;
+    const u32 magic;      // shared memory, kMagicBits four times
+    u32 q_micro[2] = {};  // of each image of NVFP4: scales of the row and step that this lane supplies
+    float q_scale[2];     // of rows g and g + 8, times the constant that makes scores exponents of two
+    float o[kColumnsO][4];
+    float row_sum[2] = {0.f, 0.f};
+    float recent[2][2] = {};  // [tile 2t, 2t + 1 of a group of eight][row] its row sums, in units of O
+
+    __device__ __forceinline__ Warp(const MmaAttentionParams& p, const Keys& keys_, const Values& values_, int q_tile,
+                                    int head, u32 shared_q, u32 units_)
+        : params(p.attention),
+          keys(keys_),
+          values(values_),
+          v_mean(p.attention.v_mean +
+                 (i64)head * ceil_div(ceil_div(p.attention.seqlen_k, C::kBlockN), 32) * C::kHeadDim * 32 + 32 * row()),
+          units(units_ + 8 * quad_lane()),
+          q_rows(shared_q + 16 * (threadIdx.x >> 5) * C::kScoreRow),
+          magic(units_ + C::kHeadDim * 4) {
+        const i64 tile = (i64)head * ceil_div(params.seqlen_q, C::kBlockM) + q_tile;
+        const int warp = threadIdx.x >> 5;
+        for (int i = 0; C::kNvfp4Scores && i < 2; ++i) {
+            const i64 query = (2 * tile + i) * C::kBlockM + 16 * warp + row() + 8 * (quad_lane() & 1);
+            const u32* micro = (const u32*)p.q_micro + query * C::kScoreSteps;
+            if (quad_lane() < 2 * C::kScoreSteps) q_micro[i] = micro[quad_lane() >> 1];
+        }
+        const float* scale = params.q_scale + tile * C::kBlockM + 16 * warp + row();
+#pragma unroll
+        for (int r = 0; r < 2; ++r) q_scale[r] = scale[8 * r] * (params.score_scale * C::kStepsPerOctave);
+#pragma unroll
+        for (int i = 0; i < 4 * kColumnsO; ++i) o[i / 4][i % 4] = 0.f;
+        softmax.running_max[0] = softmax.running_max[1] = -1e30f;
+    }
+
+    static __device__ __forceinline__ int row() { return threadIdx.x >> 2 & 7; }
+    static __device__ __forceinline__ int quad_lane() { return threadIdx.x & 3; }
+
+    // S of a step, and the slopes that its scales give.
+    template <bool kMasks>
+    __device__ __forceinline__ void scores(int step, int (&s)[kScores]) {
+        const u32 stage = keys.acquire(step);
+        values.fill(step + C::kStages - 1);
+#pragma unroll
+        for (int i = 0; i < C::kStepTiles; ++i) {
+            if constexpr (C::kNvfp4Scores) {
+                multiply_nvfp4_keys(stage, s);
+            } else {
+                multiply_keys(stage + i * C::kKCodesBytes, s + 64 * i);
+                if constexpr (C::kNvfp4Values) softmax.shift[0] = softmax.shift[1] = -kMagicWithSlack;
+            }
+            const float k_scale = load_shared(stage + C::kKScale + C::kKScaleBytes * i + 4 * quad_lane());
+            softmax.template set_slope<kMasks>(i, q_scale, k_scale);
+        }
+        keys.release(step);
+    }
+
+    // INT8 scores of a tile, on top of kMagicBits.
+    __device__ __forceinline__ void multiply_keys(u32 stage, int* s) const {
+        // Read from memory: constants would be moved into every accumulator, what may be anything stays where it is.
+        int start[4];
+        load_shared_v4(magic, start);
+#pragma unroll
+        for (int k = 0; k < C::kScoreSteps; ++k) {
+            u32 q[4];  // read again for every tile: registers are scarcer
+            q_rows.load(k, q);
+#pragma unroll
+            for (int n = 0; n < 16; n += 2) {
+                u32 b[4];
+                k_columns.load(stage, n, k, b);
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    int (&d)[4] = *(int (*)[4])(s + 4 * (n + i));
+                    k == 0 ? mma_s8(d, q, b + 2 * i, start) : mma_s8(d, q, b + 2 * i, d);
+                }
+            }
+        }
+    }
+
+    // NVFP4 scores of a tile but for what the means of its keys add, which is the same for all of a row.
+    __device__ __forceinline__ void multiply_nvfp4_keys(u32 stage, int (&s)[64]) {
+        float sum[17][4];
+#pragma unroll
+        for (int n = 0; n < 16; ++n) {
+            const u32 bias = stage + C::kKBias + 32 * n + 8 * quad_lane();
+            load_shared_v2(bias, sum[n][0], sum[n][1]);
+            load_shared_v2(bias, sum[n][2], sum[n][3]);  // moving two registers would cost two instructions
+        }
+        u32 scale[5][C::kScoreSteps];
+#pragma unroll
+        for (int i = 0; i < 5; ++i) load_scales(stage + C::kKMicro, 4 * i, scale[i]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum[16][j] = 0.f;
+#pragma unroll
+        for (int k = 0; k < C::kScoreSteps; ++k) {
+            u32 q[4], rest[4], b[4];
+            q_rows.load(k, q);
+            q_rows.load_next_image(k, rest);
+#pragma unroll
+            for (int n = 0; n < 16; n += 2) {
+                k_columns.load(stage, n, k, b);
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    C::Nvfp4::mma(sum[n + i], q, b + 2 * i, sum[n + i], q_micro[0], k, scale[n / 4][k], (n + i) % 4);
+                }
+            }
+            k_columns.load(stage, 16, k, b);  // means, and of another eight rows what is not used
+            C::Nvfp4::mma(sum[16], q, b, sum[16], q_micro[0], k, scale[4][k], 0);
+            C::Nvfp4::mma(sum[16], rest, b, sum[16], q_micro[1], k, scale[4][k], 0);
+        }
+        softmax.shift[0] = sum[16][0] + sum[16][1];
+        softmax.shift[1] = sum[16][2] + sum[16][3];
+#pragma unroll
+        for (int i = 0; i < 64; ++i) s[i] = __float_as_int(sum[i / 4][i % 4]);
+    }
+
+    __device__ __forceinline__ u32 acquire_values(int step) const {
+        const u32 stage = values.acquire(step);
+        keys.fill(step + C::kStages - C::kLag);
+        return stage;
+    }
+
+    // O += P V of an NVFP4 tile.
+    __device__ __forceinline__ void add_nvfp4_values(int tile, const int (&s)[64]) {
+        constexpr u32 kOnes[2] = {0x22222222, 0x22222222}, kUnitScales = 0x38383838;
+        u32 p[2][4], p_micro;
+        softmax.encode(s, p, p_micro);
+        const u32 stage = acquire_values(tile);
+        u32 scale[kColumnsO / 4][2];
+#pragma unroll
+        for (int i = 0; i < kColumnsO / 4; ++i) load_scales(stage + C::kVScale, 4 * i, scale[i]);
+        float sum[4] = {};
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            C::Nvfp4::mma(sum, p[k], kOnes, sum, p_micro, k, kUnitScales, 0);
+#pragma unroll
+            for (int n = 0; n < kColumnsO; n += 2) {
+                u32 b[4];
+                v_columns.load(stage, n, k, b);
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    C::Nvfp4::mma(o[n + i], p[k], b + 2 * i, o[n + i], p_micro, k, scale[n / 4][k], (n + i) % 4);
+                }
+            }
+        }
+        values.release(tile);
+        add_row_sums(tile, sum[0], sum[2]);
+    }
+
+    // O += weight * P V of a step of two 8-bit tiles.
+    __device__ __forceinline__ void add_values(int step, const int (&s)[kScores]) {
+        u32 p[2][16];
+        softmax.encode(0, s, p[0]);
+        softmax.encode(1, s + 64, p[1]);
+        const u32 stage = acquire_values(step);
+        Product t[kColumnsO][4];
+        multiply_values<true>(stage, p[0], t);
+        multiply_values<false>(stage + C::kVCodesBytes, p[1], t);
+        merge(t, stage + C::kVScale + 8 * quad_lane());
+        values.release(step);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float sum[4] = {};
+            sum_probabilities(i, p[i], sum);
+            add_row_sums(2 * step + i, sum[0] * softmax.weight[0], sum[2] * softmax.weight[1]);
+        }
+    }
+
+    // T += P V of a tile, or T = P V of the first.
+    template <bool kFirst>
+    __device__ __forceinline__ void multiply_values(u32 stage, const u32 (&p)[16], Product (&t)[kColumnsO][4]) const {
+#pragma unroll
+        for (int k = 0; k < C::kValueSteps; ++k) {
+#pragma unroll
+            for (int n = 0; n < kColumnsO; n += 2) {
+                u32 b[4];
+                v_columns.load(stage, n, k, b);
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const Product zero[4] = {};
+                    kFirst&& k == 0 ? multiply(t[n + i], p, b + 2 * i, zero)
+                                    : multiply(t[n + i], p + 4 * k, b + 2 * i, t[n + i]);
+                }
+            }
+        }
+    }
+
+    // Row sums of a tile as the accumulators of a product have them: sum[0] of row g, sum[2] of row g + 8.
+    __device__ __forceinline__ void sum_probabilities(int i, const u32 (&p)[16], float (&sum)[4]) const {
+        if constexpr (C::kExpCast) {
+            constexpr u32 kOnes[2] = {0x38383838, 0x38383838};  // E4M3 1.0
+#pragma unroll
+            for (int k = 0; k < C::kValueSteps; ++k) multiply(sum, p + 4 * k, kOnes, sum);
+        } else {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) sum[2 * r] = sum_of_quad(softmax.sum[i][r]);
+        }
+    }
+
+    static __device__ __forceinline__ void multiply(float (&t)[4], const u32* p, const u32* v, const float (&from)[4]) {
+        mma_e4m3(t, p, v, from);
+    }
+    static __device__ __forceinline__ void multiply(int (&t)[4], const u32* p, const u32* v, const int (&from)[4]) {
+        mma_u8s8(t, p, v, from);
+    }
+    static __device__ __forceinline__ float sum_of_quad(float x) {
+        x += __shfl_xor_sync(kFullWarp, x, 1);
+        return x + __shfl_xor_sync(kFullWarp, x, 2);
+    }
+
+    // `scales`: of INT8 values, this lane's columns of the first product.
+    __device__ __forceinline__ void merge(const Product (&t)[kColumnsO][4], u32 scales) {
+#pragma unroll
+        for (int n = 0; n < kColumnsO; ++n) {
+            float2 scale{1.f, 1.f};
+            if (C::kInt8Values) scale = load_shared_v2(scales + 32 * n);
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                o[n][2 * r] = fmaf((float)t[n][2 * r], softmax.weight[r] * scale.x, o[n][2 * r]);
+                o[n][2 * r + 1] = fmaf((float)t[n][2 * r + 1], softmax.weight[r] * scale.y, o[n][2 * r + 1]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void add_row_sums(int tile, float upper, float lower) {
+        row_sum[0] += upper;
+        row_sum[1] += lower;
+        if (!C::kMean) return;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {  // selected, not indexed: an index would move `recent` to memory
+            const bool here = (tile & 7) == 2 * quad_lane() + i;
+            recent[i][0] = here ? upper : recent[i][0];
+            recent[i][1] = here ? lower : recent[i][1];
+        }
+    }
+
+    // O += R M for the eight tiles from `tile` on: R their row sums, M their block means (Eq. 6), both TF32. A lane has
+    // the sums of tiles 2t and 2t + 1 and reads the means of the same. What older tiles left in R meets zeros of M.
+    __device__ __forceinline__ void restore_means(int tile) {
+        u32 r[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            r[j] = __float_as_uint(recent[j >> 1][j & 1]) + 0x1000;  // tensor cores cut off: round
+        const float* image = v_mean + (i64)(tile / 32) * C::kHeadDim * 32;
+        image += ((tile % 32 / 4 + (quad_lane() >> 1)) ^ row()) * 4 + 2 * (quad_lane() & 1);
+#pragma unroll
+        for (int n = 0; n < kColumnsO; ++n) {
+            const float2 means = *(const float2*)(image + 8 * 32 * n);
+            const u32 b[2] = {__float_as_uint(means.x), __float_as_uint(means.y)};
+            float m[4] = {};
+            mma_tf32(m, r, b, m);
+            float2 unit{1.f, 1.f};  // merge() has already applied the scales of INT8 tiles
+            if (!C::kInt8Values) unit = load_shared_v2(units + 32 * n);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) o[n][j] = fmaf(m[j], j & 1 ? unit.y : unit.x, o[n][j]);
+        }
+    }
+
+    // Everything summed so far, in a new unit.
+    __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            row_sum[r] *= factor[r];
+            recent[0][r] *= factor[r];
+            recent[1][r] *= factor[r];
+#pragma unroll
+            for (int n = 0; n < kColumnsO; ++n) {
+                o[n][2 * r] *= factor[r];
+                o[n][2 * r + 1] *= factor[r];
+            }
+        }
+    }
+
+    // O / row_sum in natural units, rounded and written; rows from seqlen_q on are not.
+    __device__ __forceinline__ void store(int q_tile, int head, const float* v_scale) const {
+        const i64 base = head / params.heads * params.out_stride_b + head % params.heads * params.out_stride_h;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float inverse = 1.f / row_sum[r];
+            const int query = q_tile * C::kBlockM + 16 * (threadIdx.x >> 5) + row() + 8 * r;
+            if (query >= params.seqlen_q) continue;
+            u16* const out = (u16*)params.out + base + query * params.out_stride_n + 2 * quad_lane();
+#pragma unroll
+            for (int n = 0; n < kColumnsO; ++n) {
+                float2 scale{1.f, 1.f};
+                if (!C::kInt8Values) scale = *(const float2*)(v_scale + 8 * n + 2 * quad_lane());
+                const float x = o[n][2 * r] * inverse * scale_or_one(scale.x);
+                const float y = o[n][2 * r + 1] * inverse * scale_or_one(scale.y);
+                *(u32*)(out + 8 * n) = params.out_is_fp16 ? pack_f16x2(x, y) : pack_bf16x2(x, y);
+            }
+        }
+    }
+};
