@@ -6,6 +6,7 @@ from tools.graph import PATCH, WRAPPER_PATCH, Link, Node, patch_widgets
 from tools.settings import Expert, Run
 
 LEFT, WIDE = -480, 420  # the column of prompts, encoders and sizes
+ROW = 660  # from one expert to the next: the patch node grows when it shows what a run did
 
 
 def wan(run: Run) -> dict[str, Node]:
@@ -23,7 +24,7 @@ def wan(run: Run) -> dict[str, Node]:
     else:
         nodes["size"] = _sized("EmptyHunyuanLatentVideo", size)
     for row, expert in enumerate(run.experts):
-        model = _shifted(nodes, run, expert, 500 * row)
+        model = _shifted(nodes, run, expert, ROW * row)
         latent = _ksampler(nodes, run, row, {"model": model, "positive": positive, "negative": negative}, latent)
     return _to_video(nodes, run, _reported(nodes, latent))
 
@@ -193,7 +194,7 @@ def _ksampler(nodes: dict[str, Node], run: Run, row: int, sockets: dict, latent:
         "return_with_leftover_noise": "disable" if last else "enable",
     }
     title = "Sampler" if first and last else f"Sampler, {expert.title}"
-    nodes[f"sampler {expert.title}"] = Node("KSamplerAdvanced", sampler, (1080, 500 * row), (380, 340), title)
+    nodes[f"sampler {expert.title}"] = Node("KSamplerAdvanced", sampler, (1080, ROW * row), (380, 340), title)
     return Link(f"sampler {expert.title}")
 
 

@@ -56,6 +56,7 @@ OUTPUTS = {
     "VAEDecodeAudio": ["AUDIO"],
     "CreateVideo": ["VIDEO"],
     "SaveVideo": [],
+    "VCAttentionCompare": ["IMAGE", "IMAGE", "STRING"],
     "VCAttentionReport": ["LATENT", "IMAGE", "STRING"],
     "PrimitiveBoolean": ["BOOLEAN"],
     "WanVideoModelLoader": ["WANVIDEOMODEL"],
@@ -97,9 +98,11 @@ class Node:
 
 def build(run: Run) -> dict[str, Node]:
     """The nodes of a run, in the order of the data."""
-    from tools.families import BUILDERS  # they make nodes, which are defined here
+    from tools.comparison import compared  # these make nodes, which are defined here
+    from tools.families import BUILDERS
 
-    return BUILDERS[run.family](run)
+    nodes = BUILDERS[run.family](run)
+    return compared(nodes) if run.compare else nodes
 
 
 def patch_widgets(run: Run) -> dict:

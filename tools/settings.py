@@ -42,7 +42,8 @@ class Run:
 
     family: the model's builder in tools/families.py. width, height in pixels; length in frames; shift as in
     ModelSamplingSD3 or WanVideoSampler; image: the clip starts from a picture; clip_vision, audio_vae: where the model
-    has one; patch: the widgets of VC-Attention Patch that differ from its defaults; advice: a line for the note.
+    has one; patch: the widgets of VC-Attention Patch that differ from its defaults; compare: the clip is made without
+    the patch as well, and the two are compared; advice: a line for the note.
     """
 
     title: str
@@ -66,6 +67,7 @@ class Run:
     clip_vision: ModelFile | None = None
     audio_vae: ModelFile | None = None
     patch: dict = field(default_factory=dict)
+    compare: bool = False
     advice: str = ""
 
     @property
@@ -137,6 +139,13 @@ WAN22_T2V_4_STEPS = replace(
     experts=_experts("t2v", 4, "v1.1"),
     steps=4,
     cfg=1.0,
+)
+WAN22_COMPARE = replace(
+    WAN22_T2V_4_STEPS,
+    title="Wan2.2 text to video, the same seed without and with VC-Attention",
+    compare=True,
+    advice="Everything is sampled twice, without the patch in the lower row. *VC-Attention Compare* shows how alike "
+    "the two clips are and where they differ.",
 )
 WAN22_I2V = replace(WAN22_T2V, title="Wan2.2 image to video, 20 steps", experts=_experts("i2v", 20), image=True)
 WAN22_5B_T2V = replace(
@@ -237,9 +246,26 @@ LONGCAT_T2V = replace(
 )  # fmt: skip
 LONGCAT_I2V = replace(LONGCAT_T2V, title="LongCat-Video image to video, 10 steps with a LoRA", image=True)
 
+# The demo's: a model small enough for this repository, trained by tools/tiny_video. No workflow is made of it.
+TINY_WAN = replace(
+    WAN22_T2V,
+    title="Tiny Wan text to video, 20 steps",
+    experts=_one(ModelFile("diffusion_models", "tiny_wan.safetensors"), 20),
+    vae=ModelFile("vae", "tiny_wan_vae.safetensors"),
+    width=256,
+    height=256,
+    length=17,
+    cfg=2.0,
+    shift=3.0,
+    positive="shapes spinning",
+    negative="",
+    patch={"min_tokens": 256},
+)
+
 RUNS = {
     "wan2.2_t2v": WAN22_T2V,
     "wan2.2_t2v_4_steps": WAN22_T2V_4_STEPS,
+    "wan2.2_t2v_compare": WAN22_COMPARE,
     "wan2.2_i2v": WAN22_I2V,
     "wan2.2_5b_t2v": WAN22_5B_T2V,
     "wan2.2_5b_i2v": WAN22_5B_I2V,
