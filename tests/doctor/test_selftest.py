@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from tests.doctor import fake_mma
+from tests.gpu import emulated
 from vc_attention import dispatch, launch, selftest
+from vc_attention.build import compilers, kernels, toolchain
+from vc_attention.build.tasks import Task
 from vc_attention.config import PROFILES
 
 CPU = torch.device("cpu")
@@ -122,6 +125,17 @@ def test_operands_hold_every_code_on_either_side():
         assert set(torch.cat((codes & 15, codes >> 4)).flatten().tolist()) == set(range(16))
     for scales in (operands.a_scale, operands.b_scale):
         assert set(scales.flatten().tolist()) == set(range(127))
+
+
+@pytest.mark.gpu
+def test_the_kernel_itself_where_halves_emulate_the_instruction(monkeypatch):
+    """The same csrc/mma/selftest.cuh on a Hopper card: the host's side of the test and the kernel's mean the same."""
+    if torch.cuda.get_device_capability() != emulated.CAPABILITY:
+        pytest.skip("the emulated kernels are built for Hopper")
+    task = Task(emulated.SELFTEST, emulated.TARGET)
+    assert not kernels.build([task], compilers.available(toolchain.probe(), "auto", None)[0], print)
+    monkeypatch.setitem(launch.UNITS, selftest.MMA_UNIT, emulated.SELFTEST)
+    assert selftest.mma_mismatch(torch.device("cuda", torch.cuda.current_device())) is None
 
 
 class TestSelection:
