@@ -1,0 +1,78 @@
+"""Fidelity on the trained model: `python -m tests.trained.suite --out FOLDER` leaves suite.json, .md and .png there.
+
+The same clips from the same noise, once with stock attention and once with each profile's arithmetic in every
+self-attention of every step, on the node's schedule. Runs on a GPU where there is one, always with the reference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from . import anatomy, clips, metrics, tables
+
+PROFILES = (
+    "balanced", "quality", "paper-8bit", "sage2-like", "fp8-naive", "int8-nvfp4", "4bit", "paper-4bit", "sage3-like",
+)  # fmt: skip
+FLOOR = "bf16 attention"  # what rounding q, k, v and the result to 16 bits does, with exact attention between
+REFERENCE = "paper-8bit"  # whose PSNR others are compared with, clip by clip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--clips", type=int, default=16)
+    parser.add_argument("--latent-frames", type=int, nargs="+", default=[5, 9, 16], help="lengths of the clips")
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        clips.widen_chunks(1 << 28)
+    model = clips.Model(device)
+    rows: dict[str, Callable] = {FLOOR: lambda: clips.rounded}
+    rows |= {name: (lambda name=name: clips.patch(name)) for name in PROFILES}
+    fidelity = {}
+    for frames in options.latent_frames:
+        fidelity[str(frames)] = compare(model, rows, options.clips, frames)
+    layers = anatomy.measure(model, min(4, options.clips), max(options.latent_frames), PROFILES)
+    result = {"machine": machine(device), "clips": options.clips, "fidelity": fidelity, "layers": layers}
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "suite.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (options.out / "suite.md").write_text(tables.suite(result), encoding="utf-8")
+    tables.plot(result, options.out / "suite.png")
+    print(tables.suite(result))
+
+
+def compare(model: clips.Model, rows: dict[str, Callable], count: int, frames: int) -> dict[str, dict]:
+    """{row: {metric: one number a clip}}; every row's function gives a fresh attention."""
+    stock = model.videos(model.latents(count, frames))
+    result = {}
+    for name, make in rows.items():
+        started = time.monotonic()
+        result[name] = metrics.compare(model.videos(model.latents(count, frames, make())), stock)
+        psnr = torch.tensor(result[name]["psnr"])
+        print(f"{frames} latent frames, {name}: {psnr.mean():.2f} dB, {time.monotonic() - started:.1f} s", flush=True)
+    return result
+
+
+def machine(device: str) -> dict[str, str]:
+    """What the figures were measured on."""
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    root = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "unknown"
+    return {"device": name, "torch": torch.__version__, "python": platform.python_version(), "commit": commit}
+
+
+if __name__ == "__main__":
+    main()
