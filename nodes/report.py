@@ -158,7 +158,7 @@ class Report:
         spent = time["grouping"] + time["preparation"]
         if spent:
             share = spent / (spent + time["attention"])
-            lines.append(f"grouping and preparation: {spent / 1e3:.1f} s, {share:.0%} of the calls taken over")
+            lines.append(f"grouping and preparation: {spent / 1e3:.1f} s, {share:.0%} of the attention's time")
         if time["saved"] is not None:
             word = "saved" if time["saved"] >= 0 else "lost"
             lines.append(f"{word} about {abs(time['saved']) / 1e3:.1f} s against stock attention")
