@@ -94,9 +94,9 @@ def q_nvfp4(operands) -> dict[str, torch.Tensor]:
 
 
 def k_nvfp4(operands) -> dict[str, torch.Tensor]:
-    """k_codes `[B, H, nK, 136, D/2]` and k_micro `[B, H, nK, 136, D/16]`: keys in slots, four times the mean's two vectors.
+    """k_codes `[B, H, nK, 136, D/2]` and k_micro `[B, H, nK, 136, D/16]`: keys in slots, then both vectors of the mean.
 
-    k_bias is fp32 `[B, H, nK, 128]` in the order of the slots, k_scale fp32 `[B, H, nK, 4]`, four times the tile's.
+    The latter four times. k_bias is fp32 `[B, H, nK, 128]` in slots; k_scale `[B, H, nK, 4]`, four times the tile's.
     """
     slots = key_slots(operands.k_codes.device, lane_keys=8)
     rows = {}

@@ -40,11 +40,13 @@ def register(schema: str, implementation, fake) -> None:
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
 
 
-def _empty(like: Tensor, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def empty(like: Tensor, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Uninitialised `shape` on like's device."""
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 
-def _check_perm(perm: Tensor | None, x: Tensor) -> None:
+def check_perm(perm: Tensor | None, x: Tensor) -> None:
+    """Raises ParameterError unless perm is None or int32 `[B, H, N]` of x `[B, H, N, D]`."""
     if perm is None:
         return
     if perm.shape != x.shape[:3] or perm.dtype != torch.int32 or perm.device != x.device or not perm.is_contiguous():
@@ -59,7 +61,7 @@ def _check_perm(perm: Tensor | None, x: Tensor) -> None:
 
 def _stats_outputs(q: Tensor, k: Tensor, max_blocks: int, balance: bool) -> tuple[Tensor, Tensor]:
     batch, heads, _, head_dim = k.shape
-    return _empty(k, batch, heads, head_dim), _empty(k, batch, heads, 2, head_dim)
+    return empty(k, batch, heads, head_dim), empty(k, batch, heads, 2, head_dim)
 
 
 def _channel_stats(q: Tensor, k: Tensor, max_blocks: int, balance: bool) -> tuple[Tensor, Tensor]:
@@ -73,7 +75,8 @@ def _channel_stats(q: Tensor, k: Tensor, max_blocks: int, balance: bool) -> tupl
     return outputs
 
 
-def _check_stats(x: Tensor, **stats: Tensor) -> None:
+def check_stats(x: Tensor, **stats: Tensor) -> None:
+    """Raises ParameterError unless `mean` and `factor` are those of `channel_stats` for x `[B, H, N, D]`."""
     for name, tensor in stats.items():
         shape = (*x.shape[:2], 2, x.shape[3]) if name == "factor" else (*x.shape[:2], x.shape[3])
         if tensor.shape != shape or tensor.dtype != torch.float32 or not tensor.is_contiguous():
@@ -87,12 +90,12 @@ def _check_stats(x: Tensor, **stats: Tensor) -> None:
 def _q_outputs(q: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
     batch, heads, seqlen, head_dim = q.shape
     count = tiles(seqlen)
-    return _empty(q, batch, heads, count, TILE, head_dim, dtype=torch.uint8), _empty(q, batch, heads, count * TILE)
+    return empty(q, batch, heads, count, TILE, head_dim, dtype=torch.uint8), empty(q, batch, heads, count * TILE)
 
 
 def _prepare_q(q: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
     stages.check("q", q)
-    _check_stats(q, factor=factor)
+    check_stats(q, factor=factor)
     outputs = _q_outputs(q, factor)
     stages.prepare_q(q, factor, *outputs)
     return outputs
@@ -102,23 +105,25 @@ def _prepare_q(q: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _k_outputs(
-    k: Tensor, perm: Tensor | None, mean: Tensor, factor: Tensor, sort: bool
+    k: Tensor, perm: Tensor | None, mean: Tensor, factor: Tensor, sort: bool, lane_keys: int = 4
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, seqlen, head_dim = k.shape
     count = tiles(seqlen)
-    codes = _empty(k, batch, heads, count, TILE, head_dim, dtype=torch.uint8)
-    order = _empty(k, batch, heads, seqlen if sort else 0, dtype=torch.int32)
-    return codes, _empty(k, batch, heads, count, 4), order
+    codes = empty(k, batch, heads, count, TILE, head_dim, dtype=torch.uint8)
+    order = empty(k, batch, heads, seqlen if sort else 0, dtype=torch.int32)
+    return codes, empty(k, batch, heads, count, 4), order
 
 
 def _prepare_k(
-    k: Tensor, perm: Tensor | None, mean: Tensor, factor: Tensor, sort: bool
+    k: Tensor, perm: Tensor | None, mean: Tensor, factor: Tensor, sort: bool, lane_keys: int = 4
 ) -> tuple[Tensor, Tensor, Tensor]:
     stages.check("k", k)
-    _check_perm(perm, k)
-    _check_stats(k, mean=mean, factor=factor)
+    check_perm(perm, k)
+    check_stats(k, mean=mean, factor=factor)
+    if lane_keys not in (4, 8):
+        raise ParameterError("lane_keys", "4 or 8", lane_keys, "take Numerics.lane_keys")
     codes, scale, order = _k_outputs(k, perm, mean, factor, sort)
-    stages.prepare_k(k, perm, mean, factor, codes, scale, order if sort else None)
+    stages.prepare_k(k, perm, mean, factor, lane_keys, codes, scale, order if sort else None)
     return codes, scale, order
 
 
@@ -130,17 +135,17 @@ def _v_outputs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, seqlen, head_dim = v.shape
     count = tiles(seqlen)
-    scale = _empty(v, batch, heads, head_dim) if v_format == "e4m3" else _empty(v, batch, heads, count, head_dim)
-    codes = _empty(v, batch, heads, count, head_dim, TILE, dtype=torch.uint8)
+    scale = empty(v, batch, heads, head_dim) if v_format == "e4m3" else empty(v, batch, heads, count, head_dim)
+    codes = empty(v, batch, heads, count, head_dim, TILE, dtype=torch.uint8)
     groups = -(-count // MEAN_GROUP) if means else 0
-    return codes, scale, _empty(v, batch, heads, groups, head_dim, MEAN_GROUP)
+    return codes, scale, empty(v, batch, heads, groups, head_dim, MEAN_GROUP)
 
 
 def _prepare_v(
     v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     stages.check("v", v)
-    _check_perm(perm, v)
+    check_perm(perm, v)
     if v_format not in V_FORMATS:
         raise ParameterError("v_format", f"one of {', '.join(V_FORMATS)}", v_format, "choose one of these")
     if shared_tiles not in (1, 2):
@@ -158,10 +163,10 @@ def _group_outputs(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, heads, seqlen, head_dim = v.shape
     return (
-        _empty(v, batch, heads, clusters, head_dim, dtype=torch.int8),
-        _empty(v, batch, heads),
-        _empty(v, batch, heads, clusters, dtype=torch.int32),
-        _empty(v, batch, heads, seqlen, dtype=torch.int32),
+        empty(v, batch, heads, clusters, head_dim, dtype=torch.int8),
+        empty(v, batch, heads),
+        empty(v, batch, heads, clusters, dtype=torch.int32),
+        empty(v, batch, heads, seqlen, dtype=torch.int32),
     )
 
 
@@ -178,7 +183,7 @@ def _group(v: Tensor, clusters: int, iterations: int, sample_stride: int) -> tup
 
 
 def _assign_output(v: Tensor, centroids: Tensor, step: Tensor, rank: Tensor) -> Tensor:
-    return _empty(v, *v.shape[:3], dtype=torch.int32)
+    return empty(v, *v.shape[:3], dtype=torch.int32)
 
 
 def _assign(v: Tensor, centroids: Tensor, step: Tensor, rank: Tensor) -> Tensor:
@@ -198,7 +203,8 @@ register(
 )
 register("prepare_q(Tensor q, Tensor factor) -> (Tensor, Tensor)", _prepare_q, _q_outputs)
 register(
-    "prepare_k(Tensor k, Tensor? perm, Tensor mean, Tensor factor, bool sort) -> (Tensor, Tensor, Tensor)",
+    "prepare_k(Tensor k, Tensor? perm, Tensor mean, Tensor factor, bool sort, int lane_keys=4) "
+    "-> (Tensor, Tensor, Tensor)",
     _prepare_k,
     _k_outputs,
 )

@@ -6,23 +6,25 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from . import ops, stages
+from . import ops, ops_nvfp4, stages
 from .config import Action, Grouping, Numerics
 from .reference.grouping import carry_out, cluster_count
 from .stages import TILE, tiles
 
 # What the kernels are written for; everything else is the reference's.
 WRITTEN_FOR = {
-    "qk": ("int8",),
-    "pv": ops.V_FORMATS,
-    "q_granularity": ("token",),
-    "k_granularity": ("thread",),
+    "qk": ("int8", "nvfp4"),
+    "pv": (*ops.V_FORMATS, "nvfp4"),
     "smooth_k": (True,),
-    "smooth_q": ("none",),
     "hadamard": (True,),
     "cluster_order": ("chain", "none"),
     "mean": ("corrected", "none"),
 }
+WRITTEN_FOR_QK = {
+    "int8": {"q_granularity": ("token",), "k_granularity": ("thread",), "smooth_q": ("none",)},
+    "nvfp4": {"pv": ("nvfp4",), "smooth_q": ("head",), "balance_qk": (False,), "sort_keys": (False,)},
+}
+WRITTEN_FOR_NVFP4 = {"four_over_six": (True,)}
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,12 @@ class Operands:
 
 def unsupported(numerics: Numerics) -> list[str]:
     """Why the preparation kernels cannot make these operands, one sentence each; empty when they can."""
+    written_for = WRITTEN_FOR | WRITTEN_FOR_QK.get(numerics.qk, {})
+    if "nvfp4" in (numerics.qk, numerics.pv):
+        written_for |= WRITTEN_FOR_NVFP4
     return [
         f"{name}={getattr(numerics, name)!r} has no preparation kernel, {' and '.join(map(repr, allowed))} have"
-        for name, allowed in WRITTEN_FOR.items()
+        for name, allowed in written_for.items()
         if getattr(numerics, name) not in allowed
     ]
 
@@ -90,28 +95,63 @@ def prepare(
     written; fp32 is rounded to bf16 one tensor at a time. Extra memory is at most `extra_bytes`.
     """
     means = means and numerics.mean != "none"
-    run = torch.ops.vc_attention
     seqlen_q, seqlen_k = q.shape[2], k.shape[2]
     q, k = _narrow(q), _narrow(k)
+    if numerics.qk == "nvfp4":
+        made, order = _prepare_qk_nvfp4(q, k, numerics, perm), perm
+    else:
+        made, order = _prepare_qk_int8(q, k, numerics, perm)
+    del q, k
+    run = torch.ops.vc_attention
+    if numerics.pv == "nvfp4":
+        made |= _named("v", run.prepare_v_nvfp4(_narrow(v), order, means))
+    else:
+        made |= _named("v", run.prepare_v(_narrow(v), order, numerics.pv, means, max(1, block_n // TILE)))
+    return Operands(**made, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
+
+
+def _named(operand: str, tensors: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+    """An op's results by the names of `Operands`: codes, scale, then what only that operand or format has."""
+    rest = {"q": ("micro",), "k": ("micro", "bias"), "v": ("mean", "micro")}[operand]
+    return {f"{operand}_{name}": tensor for name, tensor in zip(("codes", "scale", *rest), tensors, strict=False)}
+
+
+def _prepare_qk_int8(
+    q: torch.Tensor, k: torch.Tensor, numerics: Numerics, perm: torch.Tensor | None
+) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
+    """Operands by name, and the order of the keys, int32 `[B, H, Nk]` or None."""
+    run = torch.ops.vc_attention
     mean, factor = run.channel_stats(q, k, numerics.k_mean_blocks, numerics.balance_qk)
-    prepared_q = run.prepare_q(q, factor)
+    made = _named("q", run.prepare_q(q, factor))
     del q
-    *prepared_k, order = run.prepare_k(k, perm, mean, factor, numerics.sort_keys)
-    del k
-    prepared_v = run.prepare_v(
-        _narrow(v), order if numerics.sort_keys else perm, numerics.pv, means, max(1, block_n // TILE)
-    )
-    return Operands(*prepared_q, *prepared_k, *prepared_v, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
+    *prepared_k, order = run.prepare_k(k, perm, mean, factor, numerics.sort_keys, numerics.lane_keys)
+    return made | _named("k", prepared_k), order if numerics.sort_keys else perm
+
+
+def _prepare_qk_nvfp4(
+    q: torch.Tensor, k: torch.Tensor, numerics: Numerics, perm: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
+    """Operands by name."""
+    run = torch.ops.vc_attention
+    mean, _ = run.channel_stats(q, k, numerics.k_mean_blocks, False)
+    center, amax = run.q_center(q, numerics.k_mean_blocks)
+    made = _named("q", run.prepare_q_nvfp4(q, center, amax))
+    del q
+    return made | _named("k", run.prepare_k_nvfp4(k, perm, mean, center, amax))
 
 
 def operand_bytes(batch: int, heads: int, seqlen_q: int, seqlen_k: int, head_dim: int, numerics: Numerics) -> int:
     """Bytes of the `Operands` of one call with block means."""
-    q = tiles(seqlen_q) * TILE * (head_dim + 4)
-    k = tiles(seqlen_k) * (TILE * head_dim + 4 * 4)
-    v = tiles(seqlen_k) * head_dim * TILE
+    nvfp4_row = head_dim // 2 + head_dim // 16  # elements and micro scales
+    if numerics.qk == "nvfp4":
+        q = TILE * (2 * nvfp4_row + 4)
+        k = (TILE + ops_nvfp4.MEAN_ROWS) * nvfp4_row + 4 * 4 + TILE * 4
+    else:
+        q, k = TILE * (head_dim + 4), TILE * head_dim + 4 * 4
+    v = TILE * (nvfp4_row if numerics.pv == "nvfp4" else head_dim)
     v_mean = -(-tiles(seqlen_k) // ops.MEAN_GROUP) * ops.MEAN_GROUP * head_dim * 4
-    v_scale = head_dim * 4 * (1 if numerics.pv == "e4m3" else tiles(seqlen_k))
-    return batch * heads * (q + k + v + v_mean + v_scale)
+    v_scale = head_dim * 4 * (tiles(seqlen_k) if numerics.pv == "int8" else 1)
+    return batch * heads * (tiles(seqlen_q) * q + tiles(seqlen_k) * (k + v) + v_mean + v_scale)
 
 
 def extra_bytes(

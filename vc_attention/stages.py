@@ -28,9 +28,17 @@ CHANNEL_STATS = Params(
     sampled_q="i32", sampled_k="i32", rows_q="f32", rows_k="f32",
 )  # fmt: skip
 PREPARE_Q = Params(q=VIEW, factor="ptr", codes="ptr", scale="ptr", seqlen="i32")
-PREPARE_K = Params(k=VIEW, perm="ptr", mean="ptr", factor="ptr", codes="ptr", scale="ptr", order="ptr", seqlen="i32")
+PREPARE_K = Params(
+    k=VIEW, perm="ptr", mean="ptr", factor="ptr", codes="ptr", scale="ptr", order="ptr", seqlen="i32", lane_keys="i32"
+)
+Q_CENTER = Params(sums="ptr", center="ptr", amax="ptr", sampled="i32", rows="f32")
+PREPARE_Q_NVFP4 = Params(q=VIEW, center="ptr", amax="ptr", codes="ptr", micro="ptr", scale="ptr", seqlen="i32")
+PREPARE_K_NVFP4 = Params(
+    k=VIEW, perm="ptr", mean="ptr", q_center="ptr", q_amax="ptr", codes="ptr", micro="ptr", scale="ptr", bias="ptr",
+    seqlen="i32",
+)  # fmt: skip
 PREPARE_V = Params(
-    v=VIEW, perm="ptr", amax="ptr", codes="ptr", scale="ptr", block_mean="ptr", mean="ptr",
+    v=VIEW, perm="ptr", amax="ptr", codes="ptr", micro="ptr", scale="ptr", block_mean="ptr", mean="ptr",
     seqlen="i32", means="i32", shared_tiles="i32",
 )  # fmt: skip
 KMEANS_MOMENTS = Params(v=VIEW, sums="ptr", rows="i32", token_stride="i32")
@@ -130,33 +138,73 @@ def prepare_q(q: torch.Tensor, factor: torch.Tensor, codes: torch.Tensor, scale:
 
 def prepare_k(
     k: torch.Tensor, perm: torch.Tensor | None, mean: torch.Tensor, factor: torch.Tensor,
-    codes: torch.Tensor, scale: torch.Tensor, order: torch.Tensor | None,
+    lane_keys: int, codes: torch.Tensor, scale: torch.Tensor, order: torch.Tensor | None,
 ) -> None:  # fmt: skip
     """Fills codes, scale and order of `ops.prepare_k`."""
     batch, heads, seqlen, _ = k.shape
     params = PREPARE_K.pack(
-        k=_view(k), perm=perm, mean=mean, factor=factor, codes=codes, scale=scale, order=order, seqlen=seqlen
-    )
+        k=_view(k), perm=perm, mean=mean, factor=factor, codes=codes, scale=scale, order=order, seqlen=seqlen,
+        lane_keys=lane_keys,
+    )  # fmt: skip
     _launch("prepare", f"vc_prepare_k_{_suffix(k)}", k, (batch * heads, tiles(seqlen)), 128, params)
+
+
+def q_center(q: torch.Tensor, max_blocks: int, center: torch.Tensor, amax: torch.Tensor) -> None:
+    """Fills center and amax of `ops.q_center`."""
+    batch, heads, seqlen, head_dim = q.shape
+    sums, _, sampled, rows = _sample_sums(q, max_blocks)
+    params = Q_CENTER.pack(sums=sums, center=center, amax=amax, sampled=sampled, rows=rows)
+    _launch("prepare_nvfp4", "vc_q_center", q, (batch * heads,), head_dim, params)
+    params = PREPARE_Q_NVFP4.pack(
+        q=_view(q), center=center, amax=amax, codes=None, micro=None, scale=None, seqlen=seqlen
+    )
+    _launch("prepare_nvfp4", f"vc_q_amax_{_suffix(q)}", q, (batch * heads, tiles(seqlen)), 128, params)
+
+
+def prepare_q_nvfp4(
+    q: torch.Tensor, center: torch.Tensor, amax: torch.Tensor,
+    codes: torch.Tensor, scale: torch.Tensor, micro: torch.Tensor,
+) -> None:  # fmt: skip
+    """Fills codes, scale and micro of `ops.prepare_q_nvfp4`."""
+    batch, heads, seqlen, _ = q.shape
+    params = PREPARE_Q_NVFP4.pack(
+        q=_view(q), center=center, amax=amax, codes=codes, micro=micro, scale=scale, seqlen=seqlen
+    )
+    _launch("prepare_nvfp4", f"vc_prepare_q_nvfp4_{_suffix(q)}", q, (batch * heads, tiles(seqlen)), 128, params)
+
+
+def prepare_k_nvfp4(
+    k: torch.Tensor, perm: torch.Tensor | None, mean: torch.Tensor, center: torch.Tensor, amax: torch.Tensor,
+    codes: torch.Tensor, scale: torch.Tensor, micro: torch.Tensor, bias: torch.Tensor,
+) -> None:  # fmt: skip
+    """Fills codes, scale, micro and bias of `ops.prepare_k_nvfp4`."""
+    batch, heads, seqlen, _ = k.shape
+    params = PREPARE_K_NVFP4.pack(
+        k=_view(k), perm=perm, mean=mean, q_center=center, q_amax=amax, codes=codes, micro=micro, scale=scale,
+        bias=bias, seqlen=seqlen,
+    )  # fmt: skip
+    _launch("prepare_nvfp4", f"vc_prepare_k_nvfp4_{_suffix(k)}", k, (batch * heads, tiles(seqlen)), 128, params)
 
 
 def prepare_v(
     v: torch.Tensor, perm: torch.Tensor | None, pv: str, means: bool, shared_tiles: int,
-    codes: torch.Tensor, scale: torch.Tensor, mean: torch.Tensor,
+    codes: torch.Tensor, scale: torch.Tensor, mean: torch.Tensor, micro: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Fills codes, scale and mean of `ops.prepare_v`."""
+    """Fills codes, scale, mean and, of NVFP4, micro of `ops.prepare_v`."""
     batch, heads, seqlen, head_dim = v.shape
     amax = block_mean = None
-    if pv == "e4m3":
+    if pv != "int8":
         amax = torch.zeros(batch * heads, head_dim, dtype=torch.int32, device=v.device)
         block_mean = torch.empty(batch * heads, tiles(seqlen), head_dim, device=v.device)
     params = PREPARE_V.pack(
-        v=_view(v), perm=perm, amax=amax, codes=codes, scale=scale, block_mean=block_mean, mean=mean,
+        v=_view(v), perm=perm, amax=amax, codes=codes, micro=micro, scale=scale, block_mean=block_mean, mean=mean,
         seqlen=seqlen, means=int(means), shared_tiles=shared_tiles,
     )  # fmt: skip
-    blocks = tiles(seqlen) if pv == "e4m3" else -(-tiles(seqlen) // shared_tiles)
-    for stage in ("v_moments", "v_e4m3") if pv == "e4m3" else ("v_int8",):
-        _launch("prepare", f"vc_{stage}_{_suffix(v)}", v, (batch * heads, blocks), 2 * head_dim, params)
+    grid = (batch * heads, tiles(seqlen) if pv != "int8" else -(-tiles(seqlen) // shared_tiles))
+    if pv != "int8":
+        _launch("prepare", f"vc_v_moments_{_suffix(v)}", v, grid, 2 * head_dim, params)
+    unit = "prepare_nvfp4" if pv == "nvfp4" else "prepare"
+    _launch(unit, f"vc_v_{pv}_{_suffix(v)}", v, grid, 2 * head_dim, params)
 
 
 def assign_and_sort(

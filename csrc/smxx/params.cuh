@@ -46,19 +46,52 @@ struct PrepareKParams {
     float* scale;         // [BH, nT, 4]
     int* order;           // [BH, seqlen] perm with the keys of each tile sorted, or null: keep perm's order
     int seqlen;
+    int lane_keys;  // 4 for values of 8 bits, 8 for NVFP4: csrc/README.md, key slots
 };
 
 struct PrepareVParams {
     View v;
     const int* perm;    // [BH, seqlen] or null: sequence order
-    u32* amax;          // [BH, D] bits of the residual's magnitude, zeroed by the host; E4M3 only
-    u8* codes;          // [BH, nT, D, 128] tile images
-    float* scale;       // [BH, D] for E4M3, [BH, nT, D] for INT8
-    float* block_mean;  // [BH, nT, D] before correction; E4M3 only
+    u32* amax;          // [BH, D] bits of the residual's magnitude, zeroed by the host; not for INT8
+    u8* codes;          // [BH, nT, D, 128] tile images, [BH, nT, D, 64] for NVFP4
+    u8* micro;          // [BH, nT, D, 8], NVFP4 only
+    float* scale;       // [BH, D], [BH, nT, D] for INT8
+    float* block_mean;  // [BH, nT, D] before correction; not for INT8
     float* mean;        // [BH, ceil(nT / 32), D, 32] images of corrected means, TF32; unused when means are off
     int seqlen;
     int means;         // 0: block means are off
     int shared_tiles;  // 1 or 2 neighbouring tiles that share an INT8 scale
+};
+
+struct QCenterParams {
+    const float* sums;  // [BH, sampled, D] as vc_sample_sums leaves them
+    float* center;      // [BH, 2, D] mean of a head's queries, and rotated
+    float* amax;        // [BH] largest magnitude of the latter
+    int sampled;
+    float rows;  // tokens in the sampled blocks
+};
+
+struct PrepareQNvfp4Params {
+    View q;
+    const float* center;  // [BH, 2, D]
+    float* amax;          // [BH]; vc_q_amax raises it to that of the queries
+    u8* codes;            // [BH, nT, 2, 128, D / 2] tile images
+    u8* micro;            // [BH, nT, 2, 128, D / 16]
+    float* scale;         // [BH, nT * 128]
+    int seqlen;
+};
+
+struct PrepareKNvfp4Params {
+    View k;
+    const int* perm;        // [BH, seqlen] or null: sequence order
+    const float* mean;      // [BH, D]
+    const float* q_center;  // [BH, 2, D]
+    const float* q_amax;    // [BH]
+    u8* codes;              // [BH, nT, 136, D / 2] tile images
+    u8* micro;              // [BH, nT, 136, D / 16]
+    float* scale;           // [BH, nT, 4]
+    float* bias;            // [BH, nT, 128]
+    int seqlen;
 };
 
 struct KMeansMomentsParams {

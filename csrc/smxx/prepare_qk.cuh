@@ -81,11 +81,6 @@ __device__ inline void prepare_q(const PrepareQParams& p) {
     }
 }
 
-// Scale group of the key at place `place` of a tile.
-__device__ inline int group_of_place(int place) {
-    return place >> 2 & 3;
-}
-
 // What the rows of a tile tell each other.
 struct KeyShared {
     uint4 key[kTile / 4];  // a row's size with its number in the last bits, see sorted_keys
@@ -94,8 +89,9 @@ struct KeyShared {
     u32 group_amax[4];  // bits of a magnitude, which order as it does
 };
 
-// Place of key `threadIdx.x` among the tile's keys: groups take them in ascending order. Then the groups' magnitudes.
-__device__ inline void place_keys(KeyShared& s, bool sorts) {
+// Place of key `threadIdx.x` among the tile's keys: groups, which are lanes', take them in ascending order. Then the
+// groups' magnitudes.
+__device__ inline void place_keys(KeyShared& s, bool sorts, int lane_keys) {
     int key = threadIdx.x, place = key;
     if (sorts) {
         u32 mine = reinterpret_cast<const u32*>(s.key)[key];
@@ -105,10 +101,10 @@ __device__ inline void place_keys(KeyShared& s, bool sorts) {
             uint4 four = s.key[i];
             rank += (four.x < mine) + (four.y < mine) + (four.z < mine) + (four.w < mine);
         }
-        place = 16 * (rank >> 2 & 7) + 4 * (rank >> 5) + (rank & 3);
+        place = 4 * (rank & 31 & -lane_keys) + lane_keys * (rank >> 5) + (rank & (lane_keys - 1));
     }
     s.place[key] = place;
-    atomicMax(&s.group_amax[group_of_place(place)], __float_as_uint(s.amax[key]));
+    atomicMax(&s.group_amax[lane_of_key(place, lane_keys)], __float_as_uint(s.amax[key]));
     __syncthreads();
 }
 
@@ -162,14 +158,14 @@ __device__ inline void prepare_k(const PrepareKParams& p) {
         reinterpret_cast<u32*>(s.key)[row] = (__float_as_uint(amax) & ~(kTile - 1u)) | row;
     }
     __syncthreads();
-    place_keys(s, p.order != nullptr && kTile * (tile + 1) <= p.seqlen);
+    place_keys(s, p.order != nullptr && kTile * (tile + 1) <= p.seqlen, p.lane_keys);
 
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
         int row = row_of(at, pass), place = s.place[row];
-        float amax = __uint_as_float(s.group_amax[group_of_place(place)]);
+        float amax = __uint_as_float(s.group_amax[lane_of_key(place, p.lane_keys)]);
         float inverse = amax < kTiny ? 0.f : __fdiv_rn(kInt8Max, amax);
-        store_row<D>(p.codes + image * kTile * D, image_row_of_key(place), at.column, x[pass], inverse);
+        store_row<D>(p.codes + image * kTile * D, image_row_of_key(place, p.lane_keys), at.column, x[pass], inverse);
         if (p.order == nullptr || at.column != 0 || kTile * tile + row >= p.seqlen) continue;
         p.order[(i64)bh * p.seqlen + kTile * tile + place] =
             perm == nullptr ? kTile * tile + row : perm[kTile * tile + row];

@@ -98,6 +98,13 @@ UNITS = {
             ),
             EXACT,
         ),
+        Unit(
+            "prepare_nvfp4",
+            "smxx/prepare_nvfp4.cu",
+            targets.ANY_ARCH,
+            (*_names("q_amax prepare_q_nvfp4 prepare_k_nvfp4 v_nvfp4", _TYPES_AND_DIMS), "vc_q_center"),
+            EXACT,
+        ),
         _attention_sm90("expcast", "tile running"),
         _attention_sm90("exact", "tile running"),
         _attention_sm90("u8", "tile"),

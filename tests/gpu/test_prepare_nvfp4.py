@@ -1,0 +1,128 @@
+"""NVFP4 operands of the kernels equal the reference's, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+import torch
+
+from tests.gpu import cases
+from tests.gpu.test_prepare import assert_same
+from vc_attention import layout, prepare, reference
+from vc_attention.config import PROFILES, Action, Numerics
+from vc_attention.errors import ParameterError
+
+pytestmark = pytest.mark.gpu
+
+CASES = 120
+OPS = torch.ops.vc_attention
+
+
+def numerics_of(case: cases.Case) -> Numerics:
+    pick = random.Random(case.seed + 2)
+    numerics = PROFILES[pick.choice(("4bit", "4bit", "int8-nvfp4"))]
+    return dataclasses.replace(numerics, k_mean_blocks=pick.choice((0, 2, 64)), clusters=pick.choice((0, 5)))
+
+
+@pytest.mark.parametrize("seed", range(1000, 1000 + CASES))
+def test_operands_equal_the_reference(seed):
+    case = cases.draw(seed)
+    numerics = numerics_of(case)
+    print(case, numerics.qk)
+    q, k, v = case.tensors()
+    grouping = prepare.group(v, numerics, Action.GROUP)
+    means, perm = seed % 4 != 3, None if seed % 5 == 4 else grouping.perm
+    operands = prepare.prepare(q, k, v, numerics, perm, means, 128)
+    wanted = layout.images(reference.prepare(q, k, v, numerics, perm, means))
+    if not means:
+        assert operands.v_mean.numel() == 0 and not wanted.pop("v_mean").any()
+    for name, tensor in wanted.items():
+        assert_same(name, getattr(operands, name), tensor)
+
+
+def test_the_table_covers_what_it_promises():
+    drawn = [cases.draw(seed) for seed in range(1000, 1000 + CASES)]
+    assert {c.layout for c in drawn} == set(cases.LAYOUTS)
+    assert {c.content for c in drawn} == set(cases.CONTENTS)
+    assert {c.dtype for c in drawn} == {torch.float16, torch.bfloat16, torch.float32}
+    assert {numerics_of(c).qk for c in drawn} == {"int8", "nvfp4"}
+
+
+def values(seqlen=700, heads=2, seed=0):
+    return cases.fill((1, heads, seqlen, 128), "clusters", torch.Generator().manual_seed(seed)).bfloat16().cuda()
+
+
+def calls():
+    x = values()
+    center, amax = OPS.q_center(x, 64)
+    mean, _ = OPS.channel_stats(x, x, 64, False)
+    perm = OPS.group(x, 8, 2, 4)[3]
+    return {
+        "q_center": (x, 64),
+        "prepare_q_nvfp4": (x, center, amax),
+        "prepare_k_nvfp4": (x, perm, mean, center, amax),
+        "prepare_v_nvfp4": (x, perm, True),
+    }
+
+
+@pytest.mark.parametrize("name", ("q_center", "prepare_q_nvfp4", "prepare_k_nvfp4", "prepare_v_nvfp4"))
+def test_opcheck(name):
+    torch.library.opcheck(getattr(OPS, name).default, calls()[name])
+
+
+def test_inputs_are_never_written():
+    x = values()
+    before = x.clone()
+    prepare.prepare(x, x, x, PROFILES["4bit"], None, True, 128)
+    assert torch.equal(x, before)
+
+
+def test_a_cuda_graph_replays_with_new_data():
+    static = [values(seed=s) for s in (1, 2, 3)]
+    names = ("q_codes", "q_micro", "q_scale", "k_codes", "k_bias", "v_codes", "v_micro", "v_mean")
+
+    def run(q, k, v):
+        operands = prepare.prepare(q, k, v, PROFILES["4bit"], None, True, 128)
+        return [getattr(operands, name) for name in names]
+
+    run(*static)  # kernels load before the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = run(*static)
+    fresh = [values(seed=10 + i) for i in range(3)]
+    for x, y in zip(static, fresh, strict=True):
+        x.copy_(y)
+    graph.replay()
+    for name, got, wanted in zip(names, outputs, run(*fresh), strict=True):
+        assert_same(name, got, wanted)
+
+
+@pytest.mark.parametrize("profile", ("4bit", "int8-nvfp4"))
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
+def test_extra_memory_stays_within_the_stated_bound(dtype, profile):
+    seqlen, numerics = 20_000, PROFILES[profile]
+    q, k, v = (values(seqlen, heads=4, seed=s).to(dtype) for s in (1, 2, 3))
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    grouping = prepare.group(v, numerics, Action.GROUP)
+    operands = prepare.prepare(q, k, v, numerics, grouping.perm, True, 128)
+    extra = torch.cuda.max_memory_allocated() - before
+    assert operands.nbytes <= extra <= prepare.extra_bytes(1, 4, seqlen, seqlen, 128, numerics, dtype)
+
+
+def test_wrong_input_is_named():
+    x = values()
+    center, amax = OPS.q_center(x, 64)
+    mean, _ = OPS.channel_stats(x, x, 64, False)
+    with pytest.raises(ParameterError, match="center"):
+        OPS.prepare_q_nvfp4(x, center[:, :1], amax)
+    with pytest.raises(ParameterError, match="amax"):
+        OPS.prepare_k_nvfp4(x, None, mean, center, amax.double())
+    with pytest.raises(ParameterError, match="perm"):
+        OPS.prepare_v_nvfp4(x, torch.zeros(1, 2, 700, dtype=torch.int64, device="cuda"), True)
+    with pytest.raises(ParameterError, match="lane_keys"):
+        OPS.prepare_k(x, None, mean, torch.ones(1, 2, 2, 128, device="cuda"), False, 5)
