@@ -8,10 +8,10 @@ import sys
 
 import torch
 
-from tests.bench import attention, models, preparation, results
+from tests.bench import attention, guard, models, preparation, results
 from tests.bench.shapes import SHAPES
 
-BENCHMARKS = {"preparation": preparation, "attention": attention, "models": models}
+BENCHMARKS = {"preparation": preparation, "attention": attention, "guard": guard, "models": models}
 
 
 def main() -> None:
