@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from vc_attention import ops, prepare, stages
+from vc_attention import layout, ops, prepare, reference, stages
 from vc_attention.config import PROFILES
 
 
@@ -30,6 +30,8 @@ def test_fakes_give_the_documented_shapes():
         for v_format, scale in (("e4m3", (2, 3, 64)), ("int8", (2, 3, 3, 64))):
             got = shapes(torch.ops.vc_attention.prepare_v(x, None, v_format, True, 1))
             assert got == [((2, 3, 3, 64, 128), u8), (scale, f32), ((2, 3, 1, 64, 32), f32)]
+        got = shapes(torch.ops.vc_attention.prepare_v_nvfp4(x, None, False))
+        assert got == [((2, 3, 3, 64, 64), u8), ((2, 3, 64), f32), ((2, 3, 0, 64, 32), f32), ((2, 3, 3, 64, 8), u8)]
         centroids, step, rank, perm = torch.ops.vc_attention.group(x, 8, 4, 4)
         expected = [((2, 3, 8, 64), torch.int8), ((2, 3), f32), ((2, 3, 8), i32), ((2, 3, 300), i32)]
         assert shapes((centroids, step, rank, perm)) == expected
@@ -45,14 +47,33 @@ def test_a_second_copy_of_the_module_finds_the_ops(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "profile, fits", [("balanced", True), ("quality", True), ("4bit", False), ("paper-8bit", False)]
+    "profile, fits",
+    [
+        ("balanced", True),
+        ("quality", True),
+        ("4bit", True),
+        ("int8-nvfp4", True),
+        ("paper-8bit", False),
+        ("paper-4bit", False),
+    ],
 )
 def test_what_has_no_kernel_says_why(profile, fits):
     reasons = prepare.unsupported(PROFILES[profile])
     assert (not reasons) == fits and all("no preparation kernel" in reason for reason in reasons)
 
 
-@pytest.mark.parametrize("profile", ("balanced", "quality"))
+@pytest.mark.parametrize("profile", ("4bit", "int8-nvfp4"))
+def test_the_reference_and_the_ops_give_the_same_shapes(profile):
+    numerics, random = PROFILES[profile], torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, n, 128, generator=random) for n in (200, 300, 300))
+    images = layout.images(reference.prepare(q, k, v, numerics, None, True))
+    with FakeTensorMode():
+        q, k, v = (torch.empty(1, 2, n, 128, dtype=torch.bfloat16, device="cuda") for n in (200, 300, 300))
+        operands = prepare.prepare(q, k, v, numerics, None, True, 128)
+    assert shapes([getattr(operands, name) for name in images]) == shapes(list(images.values()))
+
+
+@pytest.mark.parametrize("profile", ("balanced", "quality", "4bit", "int8-nvfp4"))
 def test_the_bound_counts_what_the_ops_return(profile):
     numerics, shape = PROFILES[profile], (2, 3, 1000, 64)
     with FakeTensorMode():
