@@ -38,9 +38,9 @@ def main() -> None:
             more, remarks = benchmark.run(shape, arguments.seconds)
             rows, notes = rows + more, list(dict.fromkeys(notes + remarks))
             torch.cuda.empty_cache()
-        results.add_speedups(rows, getattr(benchmark, "BASELINES", ()))
-        head = results.header(benchmark.UNITS, command, arguments.commit)
-        results.save(name, head, rows, notes)
+            results.add_speedups(rows, getattr(benchmark, "BASELINES", ()))
+            head = results.header(benchmark.UNITS, command, arguments.commit)
+            results.save(name, head, rows, notes)  # after every shape: what was measured stays
         print(results.markdown(name, {"header": head, "rows": rows, "notes": notes}), flush=True)
 
 
