@@ -16,8 +16,9 @@ from .settings import settings
 
 # Kernel -> how many times as fast as BF16 FlashAttention-3 a complete call of at least so many tokens was on an H200.
 MEASURED = {"attention_sm90_expcast": (37440, 1.7), "attention_sm90_u8": (75600, 1.36)}
-LOADERS = ("unet_name", "ckpt_name")
-LATENTS = ("latent_image", "samples", "latent", "video_latent")
+LOADERS = ("unet_name", "ckpt_name", "model")  # widgets with a model's file; the last is WanVideoWrapper's
+LATENTS = ("latent_image", "image_embeds", "samples", "latent", "video_latent")
+SAMPLES = {"latent_image", "image_embeds"}  # what samplers take
 ALIKE = 2.0  # a run counts as alike when its calls are at most so many times longer or shorter
 
 
@@ -90,7 +91,7 @@ def _attention_factor(profile: str, kernel: str, tokens: int) -> tuple[float | N
 
 def _model(prompt: dict, node: str, shape_of) -> ModelShape:
     """The shape of the model that reaches `node`, through any nodes that pass a model on."""
-    while (link := prompt[node]["inputs"].get("model")) is not None:
+    while isinstance(link := prompt[node]["inputs"].get("model"), list):
         node = link[0]
     for widget in LOADERS:
         name = prompt[node]["inputs"].get(widget)
@@ -103,14 +104,14 @@ def _model(prompt: dict, node: str, shape_of) -> ModelShape:
 
 
 def _sampler(prompt: dict, node: str) -> dict:
-    """The first node after `node` that has a latent_image."""
+    """The first node after `node` that samples."""
     waiting, seen = [node], {node}
     while waiting:
         source = waiting.pop(0)
         for other, entry in prompt.items():
             links = [value for value in entry["inputs"].values() if isinstance(value, list)]
             if other not in seen and any(link[0] == source for link in links):
-                if "latent_image" in entry["inputs"]:
+                if SAMPLES & set(entry["inputs"]):
                     return _with_guider(prompt, entry)
                 seen.add(other)
                 waiting.append(other)
@@ -131,7 +132,8 @@ def _size(prompt: dict, sampler: dict) -> tuple[int, int, int]:
         if link is None:
             raise Unknown("no node that gives the latent's width and height")
         entry = prompt[link[0]]
-    width, height, length = (_number(prompt, entry["inputs"].get(name, 1)) for name in ("width", "height", "length"))
+    inputs = {"length": entry["inputs"].get("num_frames", 1), **entry["inputs"]}
+    width, height, length = (_number(prompt, inputs[name]) for name in ("width", "height", "length"))
     return int(width), int(height), int(length)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
-from . import patch, wrapper
+from . import history, patch, wrapper
 from .compat import accepted
 
 
@@ -37,6 +37,7 @@ class VCAttentionPatchWrapper(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, enabled, **widgets):
+        history.forget(cls.hidden.unique_id)
         if not enabled:
             return io.NodeOutput(model)
         return io.NodeOutput(wrapper.patched(model, patch.chosen(**widgets), cls.hidden.unique_id))

@@ -10,7 +10,6 @@ from ..vc_attention.guard import BUDGETS, Measurement
 from ..vc_attention.schedule import Step
 from ..vc_attention.stopwatch import Stopwatch
 from . import events, history
-from .compat import executing_node
 from .kernels import Choice
 from .layers import Layer, Layers
 from .routing import Call
@@ -30,6 +29,7 @@ class Report:
     def __init__(self, profile: str, error_budget: str = "off") -> None:
         self.profile = profile
         self.error_budget = error_budget
+        self.sampler: str | None = None  # id of the node that samples
         self.layers = Layers()
         self.model = ""
         self.tokens = ""
@@ -138,7 +138,7 @@ class Report:
         if not self.kernels and not self.left_alone:
             lines.append(NO_CALLS if self.forwards else NO_FORWARDS)
         lines += [f"with {kernel}: {count}" for kernel, count in self.kernels.most_common()]
-        lines += [f"{width}: {count}" for width, count in self.widths.most_common()]
+        lines += [f"{width} ({count} calls)" for width, count in self.widths.most_common()]
         if self.actions:
             counts = (f"{word} {self.actions[action]}" for action, word in WORDS.items() if self.actions[action])
             lines.append(f"groups: {', '.join(counts)}")
@@ -174,6 +174,5 @@ def show(report: Report, node_id: str | None) -> None:
     data, text = report.as_dict(), report.text()
     logger.info("VC-Attention (node %s, %s): %s", node_id, report.profile, text.replace("\n", "; "))
     events.send(events.REPORT, node_id, {"text": text, **data})
-    sampler = executing_node()
-    if sampler is not None and node_id is not None:
-        history.keep(sampler, node_id, data, text)
+    if report.sampler is not None and node_id is not None:
+        history.keep(report.sampler, node_id, data, text)

@@ -10,6 +10,7 @@ from . import drawing, history, report_picture
 from .compat import accepted
 
 KEY = "vc_attention"  # in saved files
+PATCHES = "VCAttentionPatch"  # what the names of the patch nodes start with
 
 
 class VCAttentionReport(io.ComfyNode):
@@ -41,7 +42,9 @@ class VCAttentionReport(io.ComfyNode):
     def execute(cls, samples):
         hidden = cls.hidden
         nodes = ancestors(hidden.dynprompt, hidden.unique_id)
-        runs = [{"title": _title(nodes[run["patch"]]), **run} for run in history.runs_among(nodes)]
+        # Another workflow may have given a patch node's number to another kind of node.
+        found = [run for run in history.runs_among(nodes) if nodes[run["patch"]]["class_type"].startswith(PATCHES)]
+        runs = [{"title": _title(nodes[run["patch"]]), **run} for run in found]
         document = [{"title": run["title"], "node": run["patch"], **run["report"]} for run in runs]
         text = "\n\n".join(f"{run['title']}\n{run['text']}" for run in runs)
         if document and isinstance(hidden.extra_pnginfo, dict):

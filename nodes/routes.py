@@ -11,7 +11,8 @@ from .forecast import Unknown, forecast
 from .model_file import ModelShape, shape_of
 
 FORECAST = "/vc_attention/forecast"
-FOLDERS = {"unet_name": "diffusion_models", "ckpt_name": "checkpoints"}  # loader's widget -> folder of its files
+# Loader's widget -> folder of its files.
+FOLDERS = {"unet_name": "diffusion_models", "ckpt_name": "checkpoints", "model": "diffusion_models"}
 
 
 def add_routes() -> None:

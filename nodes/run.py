@@ -18,7 +18,7 @@ from ..vc_attention.guard import BUDGETS, Guard
 from ..vc_attention.schedule import Step, locate
 from ..vc_attention.session import RowKey, Session
 from . import kernels
-from .compat import free_bytes
+from .compat import executing_node, free_bytes
 from .events import Progress
 from .layers import Layer
 from .models import GENERIC, ModelRow, row_for
@@ -42,6 +42,7 @@ class Run:
         self.window_sigma = window_sigma
         self.session = Session(settings.schedule)
         self.report = Report(str(settings), settings.error_budget)
+        self.report.sampler = executing_node()
         self.guard = Guard(BUDGETS[settings.error_budget], self.report.measured)
         self._sigmas: tuple[torch.Tensor | None, list[float]] = (None, [])
         self._kernels: dict[Hashable, tuple[kernels.Choice, ...]] = {}
@@ -80,6 +81,10 @@ class Run:
                 ):
                     self.progress.notice(always)
             return self._kernels[key]
+
+    def tell_progress(self, step: Step, steps: int) -> None:
+        """Tell the browser that a model call of `step`, one of `steps`, is about to be made."""
+        self.progress.tell({**self.report.progress(), "step": step.index + 1, "steps": steps})
 
     def close(self) -> None:
         """Free the grouping state and finish the report."""
@@ -196,7 +201,7 @@ def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, t
         text_length = None if c_crossattn is None else c_crossattn.shape[1]
         run.fit_memory(x.device)
         run.report.forward(model.name, model.tokens, step, sigma)
-        run.progress.tell({**run.report.progress(), "step": step.index + 1, "steps": len(run.sigmas(schedule)) - 1})
+        run.tell_progress(step, len(run.sigmas(schedule)) - 1)
         options = {**options, KEY: Forward(run, step, model, transformer, options, text_length)}
     return executor(x, t, c_concat, c_crossattn, control, options, **kwargs)
 

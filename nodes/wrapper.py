@@ -75,6 +75,8 @@ class Ticket:
         name = "LongCat-Video" if getattr(network, "dim", 0) == LONGCAT_CHANNELS else "Wan"
         row = replace(WRAPPER, name=f"{name} ({WRAPPER.name})")
         run.report.forward(row.name, row.tokens, step, float(call["t"].max()) / 1000)
+        if share := call.get("current_step_percentage"):
+            run.tell_progress(step, round(index / share))
         told = {**options, "uuids": [condition], "context_window": again}
         return Forward(run, step, row, network, told, None)
 
@@ -82,7 +84,7 @@ class Ticket:
         if self._run is None or index < self._last:  # steps that start over are another run
             if self._end:
                 self._end()
-            self._run, self._calls = Run(self.settings, 0.0), Counter()
+            self._run, self._calls = Run(self.settings, 0.0, self.node_id), Counter()
             self._end = weakref.finalize(self, _end, self._run, self.node_id)
             self._end.atexit = False
         self._last = index

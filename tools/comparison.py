@@ -7,7 +7,7 @@ from dataclasses import replace
 from tools.graph import PATCH, WRAPPER_PATCH, Link, Node
 
 COMPARE = "VCAttentionCompare"
-BELOW = 1500  # how far below its original a node of the second branch stands
+BELOW = 1400  # how far below its original a node of the second branch stands
 
 
 def compared(nodes: dict[str, Node]) -> dict[str, Node]:

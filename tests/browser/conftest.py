@@ -82,20 +82,40 @@ class Interface:
             self.page.wait_for_timeout(200)
         raise AssertionError(f"not done after 300 s; the server says:\n{self.server.log_tail()}")
 
-    def focus_first_patch(self, scale: float = 1.5) -> dict:
-        """Bring the first patch node to the middle at `scale`; its rectangle on the page."""
+    def set_language(self, language: str) -> None:
+        """Open the interface anew in a language."""
+        self.server.post("/settings", {"Comfy.Locale": language})
+        self.open_empty()
+
+    def focus_first(self, kind: str = PATCH, scale: float = 1.5) -> dict:
+        """Bring the first node of a kind to the middle at `scale`; its rectangle on the page."""
         code = """([type, scale]) => {
             const node = app.graph.nodes.find(node => node.type === type), view = app.canvas.ds;
             view.scale = scale;
             view.offset[0] = 560 / scale - node.pos[0];
-            view.offset[1] = 220 / scale - node.pos[1];
+            view.offset[1] = 130 / scale - node.pos[1];
             app.canvas.setDirty(true, true);
             const canvas = app.canvas.canvas.getBoundingClientRect();
-            return {x: canvas.x + 560, y: canvas.y + 220, width: node.size[0] * scale, height: node.size[1] * scale};
+            return {x: canvas.x + 560, y: canvas.y + 130, width: node.size[0] * scale, height: node.size[1] * scale};
         }"""
-        rectangle = self.page.evaluate(code, [PATCH, scale])
+        rectangle = self.page.evaluate(code, [kind, scale])
         self.page.wait_for_timeout(800)
         return rectangle
+
+    def picture_of(self, name: str, kind: str = PATCH, scale: float = 1.25, margin: int = 40) -> Path:
+        """A screenshot of the first node of a kind."""
+        spot = self.focus_first(kind, scale)
+        self.page.mouse.move(5, 5)
+        clip = {k: max(0, spot[k] - margin) for k in ("x", "y")}
+        return self.screenshot(name, clip | {k: spot[k] + 2 * margin for k in ("width", "height")})
+
+    def toasts(self) -> list[str]:
+        """What the toasts on the screen say."""
+        return [toast.inner_text() for toast in self.page.locator(".p-toast-message").all()]
+
+    def close_toasts(self) -> None:
+        for close in self.page.locator(".p-toast-close-button").all():
+            close.click()
 
     def screenshot(self, name: str, clip: dict | None = None) -> Path:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
@@ -128,7 +148,7 @@ def artists_models(tmp_path_factory):
     return config
 
 
-@pytest.fixture(scope="module", params=FRONTENDS)
+@pytest.fixture(scope="session", params=FRONTENDS)
 def interface(request, browser, start_comfy, artists_models):
     arguments = ["--extra-model-paths-config", str(artists_models)]
     server = start_comfy(frontend=FRONTENDS[request.param], arguments=arguments)

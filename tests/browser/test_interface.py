@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from tools.graph import PATCH, PATCH_DEFAULTS, build, with_stand_ins
-from tools.settings import RUNS, WAN22_T2V, tiny
-from tools.workflows import WORKFLOWS, to_ui
+from tests.browser.workflows import small_workflow
+from tools.graph import PATCH, PATCH_DEFAULTS
+from tools.settings import RUNS
+from tools.workflows import WORKFLOWS
 
+NEWER = ("h3", "longcat")  # of nodes that the ComfyUI under test does not have
 pytestmark = [pytest.mark.browser, pytest.mark.comfy, pytest.mark.slow]
-
-
-def small_workflow(seed: int, **patch) -> dict:
-    """The Wan2.2 workflow on tiny checkpoints, 2 + 2 steps, one frame of 256 tokens."""
-    run = tiny(WAN22_T2V, length=1, steps=4, seed=seed)
-    experts = tuple(replace(e, start=2 * i, end=2 * i + 2) for i, e in enumerate(run.experts))
-    run = replace(run, experts=experts, patch={**run.patch, "backend": "reference", **patch})
-    return to_ui(with_stand_ins(build(run)), run)
 
 
 def place_by_search(ui) -> None:
@@ -41,7 +34,7 @@ def test_found_by_search_placed_and_dragged(canvas):
     place_by_search(canvas)
     before = canvas.patches("[...node.pos]")
     assert len(before) == 1
-    spot = canvas.focus_first_patch(1.0)
+    spot = canvas.focus_first(scale=1.0)
     canvas.page.mouse.move(spot["x"] + 80, spot["y"] - 12)  # the title bar is above the node's rectangle
     canvas.page.mouse.down()
     canvas.page.mouse.move(spot["x"] + 200, spot["y"] + 60, steps=8)
@@ -53,14 +46,15 @@ def test_found_by_search_placed_and_dragged(canvas):
 
 def test_widgets_have_labels_and_tooltips(canvas):
     canvas.add_patch()
-    info = canvas.server.get(f"/object_info/{PATCH}")[PATCH]["input"]["required"]
+    inputs = canvas.server.get(f"/object_info/{PATCH}")[PATCH]["input"]
+    info = {**inputs["required"], **inputs["optional"]}
     own = f"node.widgets.filter(w => {json.dumps(list(PATCH_DEFAULTS))}.includes(w.name))"
     (widgets,) = canvas.patches(own + ".map(w => [w.name, w.label ?? w.name, w.value])")
     assert {name: value for name, _, value in widgets} == PATCH_DEFAULTS
     assert {name: label for name, label, _ in widgets} == {
         name: info[name][1].get("display_name") or name for name in PATCH_DEFAULTS
     }
-    spot = canvas.focus_first_patch()
+    spot = canvas.focus_first()
     (offsets,) = canvas.patches(own + ".map(w => w.last_y)")
     for (name, _, _), offset in zip(widgets, offsets, strict=True):
         canvas.page.mouse.move(5, 5)
@@ -72,7 +66,7 @@ def test_widgets_have_labels_and_tooltips(canvas):
         )
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [name for name, run in RUNS.items() if run.family not in NEWER])
 def test_shipped_workflows_open_without_red_nodes(canvas, name):
     workflow = json.loads((WORKFLOWS / f"{name}.json").read_text(encoding="utf-8"))
     canvas.load(workflow)
@@ -98,14 +92,10 @@ def test_runs_and_the_report_appears(canvas):
     panels = canvas.wait_for_panels("4 attention calls")
     assert all("left alone: cross-attention: 4" in text for text in panels)
     assert all(entry["status"]["status_str"] == "success" for entry in canvas.server.get("/history").values())
-    spot = canvas.focus_first_patch()
-    margin = 50
-    clip = {k: spot[k] - margin for k in ("x", "y")} | {k: spot[k] + 2 * margin for k in ("width", "height")}
-    canvas.screenshot("report", clip)
-    heights = canvas.patches(
-        "[node.vcAttentionPanel.box.scrollHeight, node.vcAttentionPanel.box.parentNode.clientHeight]"
-    )
-    assert all(0 < wanted <= given for wanted, given in heights), "the node is too small for its report"
+    canvas.picture_of("node")
+    box = "node.vcAttentionPanel.box"  # of the node that is on the screen
+    (wanted, given), _ = canvas.patches(f"[{box}.scrollHeight, {box}.parentNode.clientHeight]")
+    assert 0 < wanted <= given, "the node is too small for its report"
     saved = canvas.patches("node.serialize().widgets_values")
     assert [len(values) for values in saved] == [len(PATCH_DEFAULTS)] * 2, "only the node's own widgets are saved"
     assert None not in saved[0]
@@ -118,8 +108,7 @@ def test_says_so_when_nothing_was_taken_over(canvas):
     canvas.screenshot("nothing")
     canvas.wait_until_done()
     canvas.wait_for_panels("fewer than 1048576 tokens: 4")
-    for close in canvas.page.locator(".p-toast-close-button").all():
-        close.click()
+    canvas.close_toasts()
 
 
 def test_a_report_does_not_land_on_another_workflows_node_of_the_same_number(canvas):
@@ -137,14 +126,3 @@ def test_a_report_does_not_land_on_another_workflows_node_of_the_same_number(can
         PATCH,
     )
     assert shown == [False, True]
-
-
-def test_the_help_page_opens(canvas):
-    canvas.add_patch()
-    spot = canvas.focus_first_patch(1.0)
-    canvas.page.mouse.click(spot["x"] + 80, spot["y"] - 12)
-    canvas.page.get_by_test_id("info-button").or_(
-        canvas.page.locator("button:has(.icon-\\[lucide--info\\])")
-    ).first.click()
-    canvas.page.get_by_text("When not to use it.").first.wait_for()
-    canvas.screenshot("help")

@@ -2,7 +2,7 @@
 // memory. The server answers; it reads the model file's header.
 import { app } from "../../../scripts/app.js";
 import { api } from "../../../scripts/api.js";
-import { PATCH, allNodes } from "./nodes.js";
+import { PATCHES, allNodes } from "./nodes.js";
 import { show } from "./panel.js";
 import { ready, say } from "./words.js";
 
@@ -25,7 +25,7 @@ function lines(forecast) {
 }
 
 async function update() {
-    const nodes = allNodes(PATCH).filter(([, node]) => node.mode === 0);
+    const nodes = allNodes(PATCHES).filter(([, node]) => node.mode === 0);
     if (!nodes.length) return;
     const prompt = (await app.graphToPrompt()).output;
     const ids = nodes.map(([id]) => id).filter((id) => id in prompt);

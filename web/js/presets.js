@@ -1,7 +1,7 @@
 // A "preset" at the top of the patch node, which fills the widgets that decide between speed and quality. It is no
 // widget of its own: it names what the others hold, so that nothing of it is saved and no old workflow misses it.
 import { app } from "../../../scripts/app.js";
-import { PATCH } from "./nodes.js";
+import { PATCHES } from "./nodes.js";
 import { ready, say } from "./words.js";
 
 // Widgets that a preset sets, where they differ from the node's defaults.
@@ -68,6 +68,6 @@ app.registerExtension({
     name: "vc_attention.presets",
     init: ready,
     nodeCreated(node) {
-        if (node.comfyClass === PATCH) addPreset(node);
+        if (PATCHES.includes(node.comfyClass)) addPreset(node);
     },
 });

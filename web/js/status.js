@@ -1,7 +1,7 @@
 // What a run does, on its patch node: while it samples, and when it is over. A toast, once, where the artist must act.
 import { app } from "../../../scripts/app.js";
 import { api } from "../../../scripts/api.js";
-import { PATCH, findNode } from "./nodes.js";
+import { PATCHES, findNode } from "./nodes.js";
 import { show } from "./panel.js";
 import { ready, say } from "./words.js";
 
@@ -18,7 +18,7 @@ function tell(summary, detail, reason = detail) {
 }
 
 function onProgress({ node: id, step, steps, share, kernel, worst }) {
-    const node = findNode(id, PATCH);
+    const node = findNode(id, PATCHES);
     if (!node) return;
     const lines = [{ text: say("step", { step, steps }), title: true }, { bar: step / steps }];
     if (share !== null) lines.push(say("share", { share: percent(share), kernel }));
@@ -31,7 +31,7 @@ function onNotice({ text }) {
 }
 
 function onReport({ node: id, text, calls_accelerated: taken, left_alone: reasons, stopped_early: stopped }) {
-    const node = findNode(id, PATCH);
+    const node = findNode(id, PATCHES);
     if (!node) return;
     const [title, ...rest] = text.split("\n");
     show(node, "run", [{ text: title, title: true }, ...rest]);
