@@ -183,7 +183,7 @@ def prepare_k_nvfp4(
         k=_view(k), perm=perm, mean=mean, q_center=center, q_amax=amax, codes=codes, micro=micro, scale=scale,
         bias=bias, seqlen=seqlen,
     )  # fmt: skip
-    _launch("prepare_nvfp4", f"vc_prepare_k_nvfp4_{_suffix(k)}", k, (batch * heads, tiles(seqlen)), 128, params)
+    _launch("prepare_nvfp4", f"vc_prepare_k_nvfp4_{_suffix(k)}", k, (batch * heads, tiles(seqlen)), 256, params)
 
 
 def prepare_v(

@@ -29,12 +29,6 @@ extern "C" __global__ void vc_q_center(const __grid_constant__ QCenterParams p) 
     if (channel == 0) p.amax[bh] = __uint_as_float(amax);
 }
 
-// Row within the tile that lane row `at.row` of `pass` holds: four neighbours in a thread, so that sums over rows begin
-// there.
-__device__ inline int neighbour_row(const Quad& at, int pass) {
-    return 32 * at.warp + 4 * at.row + pass;
-}
-
 // The eight channels of a chunk, from shared memory. Read when they are needed: kept they would not fit.
 __device__ inline void load_channels(const float* shared, const Quad& at, int chunk, float (&value)[8]) {
     *reinterpret_cast<float4*>(value) = load_shared_v4(shared + 8 * at.column + 32 * chunk);
@@ -56,11 +50,16 @@ __device__ inline void rotated_row(const u32 (&raw)[D / 32][4], bool exists, con
     hadamard_quad(x, at.column);
 }
 
+// Row within the tile that lane row `at.row` of `pass` holds.
+__device__ inline int query_row(const Quad& at, int pass) {
+    return 32 * at.warp + 8 * pass + at.row;
+}
+
 // The query of lane row `at.row` of `pass`: few registers and little code, other warps hide the latency.
 template <class T, int D>
 __device__ inline bool rotated_query(const PrepareQNvfp4Params& p, int pass, const float (&mean)[D], const Quad& at,
                                      float (&x)[D / 32][8]) {
-    int query = kTile * blockIdx.y + neighbour_row(at, pass);
+    int query = kTile * blockIdx.y + query_row(at, pass);
     bool exists = query < p.seqlen;
     const u16* row[1] = {exists ? head(p.q, blockIdx.x) + (i64)query * p.q.stride_token : nullptr};
     u32 raw[1][D / 32][4];
@@ -96,7 +95,7 @@ __device__ inline void block_amax(float amax, u32* result) {
 
 template <int D>
 __device__ inline void stage_row(const float* source, float (&shared)[D]) {
-    for (int channel = threadIdx.x; channel < D; channel += kQuadThreads) shared[channel] = source[channel];
+    for (int channel = threadIdx.x; channel < D; channel += blockDim.x) shared[channel] = source[channel];
 }
 
 // Largest magnitude of a head's queries. grid (BH, nT), 128 threads
@@ -129,36 +128,53 @@ __device__ inline void prepare_q_nvfp4(const PrepareQNvfp4Params& p) {
     u8* micro = p.micro + image * kTile * (D / 8);
 #pragma unroll 1
     for (int pass = 0; pass < kPasses; ++pass) {
-        int row = neighbour_row(at, pass);
+        int row = query_row(at, pass);
         float x[D / 32][8];
         bool exists = rotated_query<T>(p, pass, mean, at, x);
-        store_nvfp4_row<D>(codes, micro, row, at.column, inverse, x);
-        store_nvfp4_row<D>(codes + kTile * (D / 2), micro + kTile * (D / 16), row, at.column, 1.f, x);
+#pragma unroll 1  // less code; the second image is of what rounding lost in the first
+        for (int part = 0; part < 2; ++part)
+            store_nvfp4_row<D>(codes + part * kTile * (D / 2), micro + part * kTile * (D / 16), row, at.column,
+                               part ? 1.f : inverse, x);
         if (at.column == 0) p.scale[image * kTile + row] = exists ? scale : 0.f;
     }
+}
+
+// Keys: 256 threads with two neighbouring rows each, so that sums over rows begin in a thread.
+constexpr int kKeyThreads = 256;
+constexpr int kKeyWarps = kKeyThreads / 32;
+constexpr int kKeyRows = 2;
+
+__device__ inline int key_row(const Quad& at, int i) {
+    return kKeyRows * (8 * at.warp + at.row) + i;
 }
 
 template <int D>
 struct KeyTile {
     float mean[D], q_mean[D];  // channel mean of the head's keys, then mean of this tile, rotated; of queries, rotated
-    Partials<D> partial;
+    float partial[kKeyWarps][D];
     u32 amax;
 };
 
 // Mean of the tile's rotated rows, into s.mean.
 template <int D>
-__device__ inline void tile_mean(const float (&x)[kPasses][D / 32][8], const Quad& at, float count, KeyTile<D>& s) {
+__device__ inline void tile_mean(const float (&x)[kKeyRows][D / 32][8], const Quad& at, float count, KeyTile<D>& s) {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int chunk = 0; chunk < D / 32; ++chunk) {
         float sum[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sum[i] = (x[0][chunk][i] + x[1][chunk][i]) + (x[2][chunk][i] + x[3][chunk][i]);
+        for (int i = 0; i < 8; ++i) sum[i] = x[0][chunk][i] + x[1][chunk][i];
         int own = (lane >> 2 & 1) * 4 + (lane >> 3 & 1) * 2 + (lane >> 4 & 1);
         s.partial[at.warp][8 * at.column + 32 * chunk + own] = reduce_lanes(sum, lane, Add());
     }
     __syncthreads();
-    if (threadIdx.x < D) s.mean[threadIdx.x] = __fdiv_rn(finish_rows<D>(s.partial, threadIdx.x, Add()), count);
+    int channel = threadIdx.x;
+    if (channel < D) {
+        float sum[kKeyWarps];
+#pragma unroll
+        for (int warp = 0; warp < kKeyWarps; ++warp) sum[warp] = s.partial[warp][channel];
+        s.mean[channel] = __fdiv_rn(tree8(sum), count);
+    }
     __syncthreads();
 }
 
@@ -182,7 +198,7 @@ __device__ inline float product_with(const float (&q_mean)[D], const Quad& at, c
         return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// grid (BH, nT), 128 threads
+// grid (BH, nT), 256 threads
 template <class T, int D>
 __device__ inline void prepare_k_nvfp4(const PrepareKNvfp4Params& p) {
     __shared__ KeyTile<D> s;
@@ -192,22 +208,22 @@ __device__ inline void prepare_k_nvfp4(const PrepareKNvfp4Params& p) {
     stage_row<D>(p.mean + (i64)bh * D, s.mean);
     stage_row<D>(p.q_center + ((i64)bh * 2 + 1) * D, s.q_mean);
     if (threadIdx.x == 0) s.amax = 0;
-    int token[kPasses];
+    const u16* source[kKeyRows];
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-        int place = neighbour_row(at, pass);
-        i64 key = kTile * tile + place;
-        token[pass] = place >= count ? -1 : p.perm == nullptr ? (int)key : p.perm[(i64)bh * p.seqlen + key];
+    for (int row = 0; row < kKeyRows; ++row) {
+        i64 place = kTile * tile + key_row(at, row), token = place;
+        if (place < p.seqlen && p.perm != nullptr) token = p.perm[bh * (i64)p.seqlen + place];
+        source[row] = place < p.seqlen ? head(p.k, bh) + token * p.k.stride_token : nullptr;
     }
-    u32 raw[kPasses][D / 32][4];
-    load_quads(p.k, head(p.k, bh), token, at, raw);
+    u32 raw[kKeyRows][D / 32][4];
+    load_rows(p.k, source, 8 * at.column, 32, raw);
     __syncthreads();
 
-    float x[kPasses][D / 32][8], bias[kPasses];
+    float x[kKeyRows][D / 32][8], bias[kKeyRows];
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-        rotated_row<T, D>(raw[pass], neighbour_row(at, pass) < count, s.mean, at, x[pass]);
-        bias[pass] = product_with<D>(s.q_mean, at, x[pass]);
+    for (int row = 0; row < kKeyRows; ++row) {
+        rotated_row<T, D>(raw[row], key_row(at, row) < count, s.mean, at, x[row]);
+        bias[row] = product_with<D>(s.q_mean, at, x[row]);
     }
     __syncthreads();  // all have read the head's mean
     tile_mean<D>(x, at, (float)count, s);
@@ -219,12 +235,12 @@ __device__ inline void prepare_k_nvfp4(const PrepareKNvfp4Params& p) {
         load_channels(s.mean, at, chunk, mean[0]);
         amax = fmaxf(amax, thread_amax(mean));
 #pragma unroll
-        for (int pass = 0; pass < kPasses; ++pass) {
-            bool exists = neighbour_row(at, pass) < count;
+        for (int row = 0; row < kKeyRows; ++row) {
+            bool exists = key_row(at, row) < count;
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
-                x[pass][chunk][i] = exists ? x[pass][chunk][i] - mean[0][i] : 0.f;
-                amax = fmaxf(amax, fabsf(x[pass][chunk][i]));
+                x[row][chunk][i] = exists ? x[row][chunk][i] - mean[0][i] : 0.f;
+                amax = fmaxf(amax, fabsf(x[row][chunk][i]));
             }
         }
     }
@@ -236,10 +252,10 @@ __device__ inline void prepare_k_nvfp4(const PrepareKNvfp4Params& p) {
     u8* codes = p.codes + image * (kTile + 8) * (D / 2);
     u8* micro = p.micro + image * (kTile + 8) * (D / 16);
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-        int row = image_row_of_key(neighbour_row(at, pass), 8);
-        store_nvfp4_row<D>(codes, micro, row, at.column, inverse, x[pass]);
-        if (at.column == 0) p.bias[image * kTile + row] = bias[pass] * inverse * q_inverse;
+    for (int row = 0; row < kKeyRows; ++row) {
+        int slot = image_row_of_key(key_row(at, row), 8);
+        store_nvfp4_row<D>(codes, micro, slot, at.column, inverse, x[row]);
+        if (at.column == 0) p.bias[image * kTile + slot] = bias[row] * inverse * q_inverse;
     }
     if (threadIdx.x < 4) p.scale[image * 4 + threadIdx.x] = nvfp4_scale(amax);
     if (at.warp != 0) return;
@@ -247,6 +263,7 @@ __device__ inline void prepare_k_nvfp4(const PrepareKNvfp4Params& p) {
 #pragma unroll
     for (int chunk = 0; chunk < D / 32; ++chunk) load_channels(s.mean, at, chunk, mean[chunk]);
     // Quads of even and odd rows write the same: the mean to the even row, what rounding lost of it to the odd one.
-    store_nvfp4_row<D>(codes, micro, kTile + (at.row & ~1), at.column, inverse, mean);
-    store_nvfp4_row<D>(codes, micro, kTile + (at.row | 1), at.column, 1.f, mean);
+#pragma unroll 1  // less code
+    for (int odd = 0; odd < 2; ++odd)
+        store_nvfp4_row<D>(codes, micro, kTile + (at.row & ~1) + odd, at.column, odd ? 1.f : inverse, mean);
 }
