@@ -20,7 +20,10 @@ CUBE = (2, 8, 8)
 AT_STEPS = (0, 4, 10, 18)
 QUERIES = 512
 # One error at a time: INT8 scores after Hadamard, or E4M3 values as they come, everything else in fp32.
-ALONE = dict(pv="none", qk="none", probability="none", cluster_order="none", mean="none", p_scale="running")
+ALONE = dict(
+    pv="none", qk="none", probability="none", cluster_order="none", mean="none", p_scale="running", balance_qk=False,
+    sort_keys=False,
+)  # fmt: skip
 SCORES_ONLY = Numerics(**ALONE | dict(qk="int8", q_granularity="warp", k_granularity="warp"))
 VALUES_ONLY = Numerics(**ALONE | dict(pv="e4m3"))
 

@@ -14,7 +14,7 @@ from vc_attention.config import PROFILES, Numerics
 from vc_attention.schedule import RENEWING, AfterWindow, Schedule, Step, locate
 from vc_attention.session import RowKey, Session
 
-STEPS, CFG = 20, 2.0
+STEPS, CFG = 20, 1.0
 
 
 class Model:

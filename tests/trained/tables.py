@@ -89,13 +89,11 @@ def _by_layer(records: list[dict], value) -> dict[int, float]:
 
 def plot(result: dict, path: Path) -> None:
     """PSNR of every row for every length, a point a clip."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     lengths = result["fidelity"]
-    figure, axes = pyplot.subplots(1, len(lengths), figsize=(4.5 * len(lengths), 4.5), sharey=True, squeeze=False)
+    figure = Figure(figsize=(4.5 * len(lengths), 4.5), layout="tight")
+    axes = figure.subplots(1, len(lengths), sharey=True, squeeze=False)
     for axis, (frames, rows) in zip(axes[0], lengths.items(), strict=True):
         names = list(rows)[::-1]
         for place, name in enumerate(names):
@@ -106,6 +104,4 @@ def plot(result: dict, path: Path) -> None:
         axis.set_xlabel("PSNR against stock attention, dB")
         axis.set_title(f"{int(frames) * TOKENS_PER_FRAME:,} tokens")
         axis.grid(axis="x", alpha=0.3)
-    figure.tight_layout()
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
