@@ -73,6 +73,13 @@ def run(server, graph: Graph) -> tuple[dict, list[dict]]:
     return server.get("/vc_probe"), reports(server, seen)
 
 
+def load_latent(path):
+    """The tensor of a file that SaveLatent wrote."""
+    from safetensors.torch import load_file
+
+    return load_file(path)["latent_tensor"]
+
+
 def reports(server, since: int = 0) -> list[dict]:
     return [event.data for event in server.events[since:] if event.type == "vc_attention.report"]
 

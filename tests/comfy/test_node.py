@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.comfy.graphs import PATCH, Graph, reports, run
+from tests.comfy.graphs import PATCH, Graph, load_latent, reports, run
 from tools.server import ComfyError
 
 pytestmark = pytest.mark.comfy
@@ -94,12 +94,6 @@ def test_every_profile_stays_close_to_stock_attention(comfy_server, bits, smooth
     plain, patched = (load_latent(path) for path in comfy_server.files(comfy_server.run(graph.prompt)))
     error = float((patched - plain).norm() / plain.norm())
     assert 1e-4 < error < (0.05 if bits == "8" else 0.25)
-
-
-def load_latent(path):
-    from safetensors.torch import load_file
-
-    return load_file(path)["latent_tensor"]
 
 
 def test_reports_of_two_patches_go_to_their_own_nodes(comfy_server):

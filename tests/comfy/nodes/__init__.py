@@ -125,6 +125,30 @@ class ProbeModel:
         return (clone,)
 
 
+class PlantBadLayer:
+    """Makes a few channels of K (and of Q) of one of Wan's blocks larger, as a LoRA would change the weights."""
+
+    CATEGORY = "vc_attention/tests"
+    FUNCTION = "plant"
+    RETURN_TYPES = ("MODEL",)
+    INPUT_TYPES = classmethod(
+        lambda cls: {
+            "required": {"model": ("MODEL",), "block": ("INT", {}), "k_gain": ("FLOAT", {}), "q_gain": ("FLOAT", {})}
+        }
+    )
+
+    def plant(self, model, block, k_gain, q_gain):
+        clone = model.clone()
+        for norm, gain in (("norm_k", k_gain), ("norm_q", q_gain)):
+            key = f"diffusion_model.blocks.{block}.self_attn.{norm}.weight"
+            patched = clone.backup.get(key)  # an earlier prompt's change may still be in the weights
+            weight = clone.model.state_dict()[key] if patched is None else patched.weight
+            change = torch.zeros_like(weight)
+            change[::37] = (gain - 1.0) * weight[::37]
+            clone.add_patches({key: ("diff", (change,))}, 1.0)
+        return (clone,)
+
+
 class ProbeOptions:
     """Writes down the model's options and wrappers once `after` has been computed."""
 
@@ -162,4 +186,4 @@ class ProbeOverride:
         return (clone,)
 
 
-NODE_CLASS_MAPPINGS = {"ProbeModel": ProbeModel, "ProbeOptions": ProbeOptions, "ProbeOverride": ProbeOverride}
+NODE_CLASS_MAPPINGS = {node.__name__: node for node in (PlantBadLayer, ProbeModel, ProbeOptions, ProbeOverride)}
