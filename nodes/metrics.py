@@ -55,12 +55,12 @@ class Comparison:
             lines.append("identical: not one pixel differs (PSNR infinite)")
             return "\n".join(lines)
         if self.psnr:
-            lines.append(f"PSNR {self.clip_psnr:.2f} dB, lowest {_at(self.psnr, min, '.2f')}")
+            lines.append(f"PSNR {self.clip_psnr:.2f} dB{_worst(self.psnr, min, '.2f')}")
         if self.ssim:
-            lines.append(f"SSIM {sum(self.ssim) / count:.4f}, lowest {_at(self.ssim, min, '.4f')}")
+            lines.append(f"SSIM {sum(self.ssim) / count:.4f}{_worst(self.ssim, min, '.4f')}")
         if self.lpips:
-            lines.append(f"LPIPS {sum(self.lpips) / count:.4f}, highest {_at(self.lpips, max, '.4f')}")
-        lines.append(f"largest difference {_at(self.largest, max, '.3f')}, of 1")
+            lines.append(f"LPIPS {sum(self.lpips) / count:.4f}{_worst(self.lpips, max, '.4f')}")
+        lines.append(f"largest difference of a pixel {max(self.largest):.3f} of 1")
         return "\n".join(lines + self.missing)
 
 
@@ -134,7 +134,7 @@ def _lpips_network(smallest_side: int):
     weights = Path(torch.hub.get_dir()) / "checkpoints" / AlexNet_Weights.IMAGENET1K_V1.url.rpartition("/")[2]
     if not weights.exists():
         fetch = "import lpips; lpips.LPIPS(net='alex')"
-        return None, f'{weights} is missing: fetch it once with {sys.executable} -c "{fetch}"'
+        return None, f"{weights.name} is missing: with ComfyUI's Python, run {fetch} once, which fetches it"
     return lpips.LPIPS(net="alex", verbose=False).requires_grad_(False), None
 
 
@@ -142,7 +142,7 @@ def _install(package: str) -> str:
     return f"{package} is missing: install it with {sys.executable} -m pip install {package}"
 
 
-def _at(values: list[float], pick, form: str) -> str:
+def _worst(values: list[float], pick, form: str) -> str:
+    """The frame that is furthest from identical, where there are several."""
     value = pick(values)
-    shown = "identical" if math.isinf(value) else format(value, form)
-    return f"{shown} in frame {values.index(value)}" if len(values) > 1 else shown
+    return f", worst {value:{form}} in frame {values.index(value)}" if len(values) > 1 else ""

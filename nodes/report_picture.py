@@ -24,6 +24,19 @@ def draw(runs: list[tuple[str, dict]]) -> Image.Image:
     return picture
 
 
+def facts(report: dict) -> list[str]:
+    """What matters most of a run, in a few words each."""
+    found = [f"{report['calls_accelerated']:,} attention calls taken over, {report['calls_left_alone']:,} left alone"]
+    worst, saved = report["guard"]["worst"], report["time"]["saved"]
+    if worst:
+        found.append(f"largest error {percent(worst['error'])} ({worst['layer']}, step {worst['step']})")
+    if saved is not None:
+        found.append(f"{seconds(abs(saved))} {'saved' if saved >= 0 else 'lost'} (estimate)")
+    if report["stopped_early"]:
+        found.append("stopped early")
+    return found
+
+
 def _nothing() -> Image.Image:
     strip, canvas = new_strip(3 * LINE)
     label(canvas, (MARGIN, 0), "Nothing to report", LARGE)
@@ -36,15 +49,7 @@ def _head(title: str, report: dict) -> Image.Image:
     label(canvas, (MARGIN, 0), title, LARGE)
     words = [report["model"] or "no model call", f"{report['forwards']} model calls", f"asked for: {report['profile']}"]
     label(canvas, (MARGIN, 38), "  |  ".join(words), NORMAL, FAINT)
-    facts = [f"{report['calls_accelerated']:,} attention calls taken over, {report['calls_left_alone']:,} left alone"]
-    worst, saved = report["guard"]["worst"], report["time"]["saved"]
-    if worst:
-        facts.append(f"largest error {percent(worst['error'])} ({worst['layer']}, step {worst['step']})")
-    if saved is not None:
-        facts.append(f"{seconds(abs(saved))} {'saved' if saved >= 0 else 'lost'} (estimate)")
-    if report["stopped_early"]:
-        facts.append("stopped early")
-    label(canvas, (MARGIN, 66), "  |  ".join(facts), NORMAL)
+    label(canvas, (MARGIN, 66), "  |  ".join(facts(report)), NORMAL)
     return strip
 
 

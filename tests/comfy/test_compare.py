@@ -27,8 +27,8 @@ def test_numbers_pictures_and_heat_map(comfy_server):
     outputs = comfy_server.run(graph.prompt)
     (text,) = outputs[node]["text"]
     # Colour channels 51, 102 and 0 of 255: the mean of their squares is 0.0667, and 10 log10(1 / 0.0667) = 11.76.
-    assert "2 frames of 64 x 48\nPSNR 11.76 dB, lowest 11.76 in frame 0" in text
-    assert "largest difference 0.400 in frame 0, of 1" in text and "brightest at 0.500" in text
+    assert "2 frames of 64 x 48\nPSNR 11.76 dB, worst 11.76 in frame 0" in text
+    assert "largest difference of a pixel 0.400 of 1" in text and "brightest at 0.500" in text
     names = sorted(path for path in comfy_server.files(outputs) if "output" in path.parts)
     heat, side = Image.open(names[0]), Image.open(names[2])
     assert side.size == (128, 48) and heat.size == (64, 48)

@@ -118,7 +118,7 @@ def test_without_alexnets_weights_nothing_is_downloaded(tmp_path, monkeypatch):
     pytest.importorskip("lpips")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     found = metrics.compare(*clips(), CPU)
-    assert "alexnet-owt-7be5be79.pth is missing: fetch it once with" in found.missing[0]
+    assert "alexnet-owt-7be5be79.pth is missing: with ComfyUI's Python, run import lpips" in found.missing[0]
     assert not found.lpips and list(tmp_path.iterdir()) == []
 
 
