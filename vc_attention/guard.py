@@ -107,7 +107,7 @@ def squared_error(
     rows = rows[..., None].expand(-1, -1, -1, out.shape[-1])
     exact = exact_rows(q.gather(2, rows), k, v)
     error = out.gather(2, rows).float() - exact
-    return ((x.square().sum(-1) * weight).sum() for x in (error, exact))
+    return (error.square().sum(-1) * weight).sum(), (exact.square().sum(-1) * weight).sum()
 
 
 @dataclass(frozen=True)
