@@ -30,6 +30,7 @@ class KernelSpec:
     p_scale         `Numerics.p_scale` that they compute
     block_m         query rows of a thread block
     block_n         keys that share the reference of P: `block_n` of reference.attention
+    scale_n         keys that share an INT8 value scale: `scale_n` of prepare.prepare and reference.prepare
     threads         of a thread block
     shared          bytes of dynamic shared memory; a kernel traps when it is given others
     shared_means    how many more where means are restored
@@ -45,6 +46,7 @@ class KernelSpec:
     p_scale: str
     block_m: int
     block_n: int
+    scale_n: int
     threads: int
     shared: int
     shared_means: int
@@ -91,7 +93,7 @@ def _sm90(head_dim: int, probability: str, p_scale: str) -> KernelSpec:
     stage += {"expcast": 8 * TILE, "u8": 4 * head_dim}.get(probability, 0)  # rows of ones, scales of V
     return KernelSpec(
         f"attention_sm90_{probability}", "sm90", ((9, 0),), head_dim, "int8", probability, p_scale,
-        block_m=TILE, block_n=2 * TILE, threads=consumers + 128,
+        block_m=TILE, block_n=TILE if probability == "u8" else 2 * TILE, scale_n=2 * TILE, threads=consumers + 128,
         shared=TILE * (head_dim + 4) + stages * stage + 4 * head_dim + 3 * 8,
         shared_means=TILE * head_dim + 8 * 8 * consumers,
         minimum_tokens=12288 if probability == "expcast" else 16384,
@@ -102,20 +104,26 @@ def _mma(head_dim: int, qk: str, probability: str) -> KernelSpec:
     """Shared memory as MmaConfig of csrc/mma/config.cuh lays it out."""
     four_bit_values, four_bit_scores = probability == "nvfp4", qk == "nvfp4"
     tiles = 1 if four_bit_values else 2  # of a step
-    stages = 4 if four_bit_scores else 2 if four_bit_values else 1
+    stages = 3 if four_bit_scores else 2 if four_bit_values else 1
     row, images = (head_dim // 2, 2) if four_bit_scores else (head_dim, 1)
     k_tile = (TILE + 8) * (row + head_dim // 16) + 4 * TILE if four_bit_scores else TILE * row
     v_tile = head_dim * {"nvfp4": TILE // 2 + TILE // 16, "u8": TILE + 4, "expcast": TILE}[probability]
+    stage = _aligned(tiles * k_tile + 128) + tiles * v_tile + 32  # 128 for scales of K, 32 for barriers
+    rows = 4 * (head_dim + TILE) + 16 + 8 * 256  # scales, a constant, row sums of every thread
     capabilities = {"nvfp4": ((12, 0),), "expcast": ((8, 9), (12, 0)), "u8": ((8, 0), (8, 6), (8, 9), (12, 0))}
     formats = f"int8_{probability}" if four_bit_values and not four_bit_scores else probability
     return KernelSpec(
         f"attention_mma_{formats}", "mma", capabilities[probability], head_dim, qk, probability,
         p_scale="running" if four_bit_values else "tile",
-        block_m=TILE, block_n=tiles * TILE, threads=256,
-        shared=images * TILE * row + stages * (tiles * (k_tile + v_tile) + 128 + 32) + 4 * head_dim + 16,
-        shared_means=0,
+        block_m=TILE, block_n=tiles * TILE, scale_n=tiles * TILE, threads=256,
+        shared=images * TILE * row + stages * stage + rows,
+        shared_means=16 * 256,
         minimum_tokens=8192,
     )  # fmt: skip
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 128) * 128
 
 
 KERNELS = tuple(

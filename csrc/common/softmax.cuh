@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/attention.cuh"
+#include "ptx/mma.cuh"
 #include "ptx/softmax.cuh"
 
 // Integer scores are accumulated on top of the bits of 1.5 * 2^23, so that they are floats as they land: exact while
@@ -13,14 +14,23 @@ constexpr float kMagic = 12582912.f;
 constexpr float kMagicWithSlack = kMagic + 2.f;
 constexpr int kMasked = (int)0xFF800000;  // -infinity, and the smallest integer among scores
 
-template <class C>
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
+    return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
+}
+
+// kOwnReferences: each tile is encoded against its own row maximum, else both against that of the step.
+template <class C, bool kOwnReferences = false>
 struct Softmax {
     float slope[2][2], offset[2][2];  // [tile][row] code or exponent of a score with float bits s: s * slope + offset
     float running_max[2];
-    float bias[2];    // O and the row sums are in units of 2^-bias
-    float weight[2];  // of the step's codes in that unit
-    float lead[2];    // log2 of it
-    float sum[2][2];  // [tile][row] exact exponentials of this thread
+    float bias[2];      // O and the row sums are in units of 2^-bias
+    float weight[2];    // of the step's codes in that unit
+    float lead[2];      // log2 of it
+    float share[2][2];  // [tile][row] what codes with references of their own count of that weight
+    // [tile][row] exact exponentials of this thread, or, where C::kSumsByProduct, of all keys: a product of the
+    // exponentials as halves with ones costs half as many instructions as adding them up.
+    float sum[2][2];
 
     // Scores of more than some 10^3 nats per unit of standard deviation are compressed: the slack of kMagicWithSlack is
     // two units of a score, which must stay small in codes. A masked tile's slope must not be 0, or -infinity would
@@ -36,10 +46,9 @@ struct Softmax {
 
     // Row maxima over the quad, and what follows from them.
     __device__ __forceinline__ void set_reference(const int (&s)[128], bool first) {
-        float row_max[2];
+        float row_max[2], tile_max[2][2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            int top[2];
 #pragma unroll
             for (int tile = 0; tile < 2; ++tile) {
                 const int* x = s + 64 * tile;
@@ -49,16 +58,15 @@ struct Softmax {
                     low = max(max(low, x[i + 2 * r]), x[i + 2 * r + 1]);
                     high = max(max(high, x[32 + i + 2 * r]), x[33 + i + 2 * r]);
                 }
-                top[tile] = max(low, high);
+                // Key groups have scales of their own, so maxima meet in scaled units.
+                tile_max[tile][r] = (__int_as_float(max(low, high)) - kMagic) * slope[tile][r];
+                if (kOwnReferences) tile_max[tile][r] = quad_max(tile_max[tile][r]);
             }
-            // Key groups have scales of their own, so maxima meet in scaled units.
-            row_max[r] =
-                fmaxf((__int_as_float(top[0]) - kMagic) * slope[0][r], (__int_as_float(top[1]) - kMagic) * slope[1][r]);
+            row_max[r] = fmaxf(tile_max[0][r], tile_max[1][r]);
+            if (!kOwnReferences) row_max[r] = quad_max(row_max[r]);
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            row_max[r] = fmaxf(row_max[r], __shfl_xor_sync(kFullWarp, row_max[r], 1));
-            row_max[r] = fmaxf(row_max[r], __shfl_xor_sync(kFullWarp, row_max[r], 2));
             if (C::kRunningMax) row_max[r] = running_max[r] = fmaxf(row_max[r], running_max[r]);
             constexpr float kOctaves = 1.f / C::kStepsPerOctave;
             if (first) bias[r] = -row_max[r] * kOctaves;
@@ -66,7 +74,10 @@ struct Softmax {
             weight[r] = exp2_approx(lead[r]);
 #pragma unroll
             for (int tile = 0; tile < 2; ++tile) {
-                offset[tile][r] = fmaf(-kMagicWithSlack, slope[tile][r], C::kTopCode - row_max[r]);
+                // Within reach of the step's maximum: that of a masked tile is -infinity.
+                const float below = kOwnReferences ? fmaxf(tile_max[tile][r] - row_max[r], -32.f) : 0.f;
+                if (kOwnReferences) share[tile][r] = exp2_approx(below);
+                offset[tile][r] = fmaf(-kMagicWithSlack, slope[tile][r], C::kTopCode - (row_max[r] + below));
                 sum[tile][r] = 0.f;
             }
         }
@@ -90,8 +101,10 @@ struct Softmax {
 
     // Scores -> A fragments of the PV product: the key slots make both layouts agree.
     __device__ __forceinline__ void encode(int tile, const int* s, u32 (&p)[16]) {
+        float row_sums[4] = {};
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
+            u32 halves[4];
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 float e[4];
@@ -101,10 +114,23 @@ struct Softmax {
                     e[j] = fmaf(__int_as_float(score), slope[tile][r], offset[tile][r]);
                     if (!C::kExpCast) e[j] = exp2_approx(e[j]);
                 }
-                if (!C::kExpCast) sum[tile][r] += (e[0] + e[1]) + (e[2] + e[3]);
+                if constexpr (C::kSumsByProduct) {
+                    halves[r] = pack_f16x2(e[0], e[1]);
+                    halves[2 + r] = pack_f16x2(e[2], e[3]);
+                } else if (!C::kExpCast) {
+                    sum[tile][r] += (e[0] + e[1]) + (e[2] + e[3]);
+                }
                 p[2 * k + r] = C::kProbability == Probability::kExact ? pack_e4m3x4(e[0], e[1], e[2], e[3])
                                                                       : pack_u8x4(e[0], e[1], e[2], e[3]);
             }
+            if constexpr (C::kSumsByProduct) {
+                constexpr u32 kOnes[2] = {0x3c003c00, 0x3c003c00};
+                mma_f16(row_sums, halves, kOnes, row_sums);
+            }
+        }
+        if constexpr (C::kSumsByProduct) {
+            sum[tile][0] = row_sums[0];
+            sum[tile][1] = row_sums[2];
         }
     }
 };

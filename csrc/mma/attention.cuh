@@ -5,25 +5,18 @@
 #include "mma/config.cuh"
 #include "mma/warp.cuh"
 
-// kLast: the last valid key is in this step.
-template <bool kLast, class C>
+template <class C>
 __device__ __forceinline__ void attend_step(Warp<C>& w, int step) {
     int s[Warp<C>::kScores];
-    w.template scores<kLast>(step, s);
+    w.scores(step, s);
     const int valid = w.params.seqlen_k - step * C::kStepTiles * C::kBlockN;
     if constexpr (C::kNvfp4Values) {
-        if (kLast) mask_nvfp4_scores(s, valid);
-        w.softmax.set_reference(s, step == 0);
-        if (w.softmax.must_rescale()) w.rescale(w.softmax.factor);
+        if (valid < C::kBlockN) mask_nvfp4_scores(s, valid);
+        w.softmax.set_reference(s);
         w.add_nvfp4_values(step, s);
     } else {
-        if (kLast) mask_scores(s, valid);
+        if (valid < C::kStepTiles * C::kBlockN) mask_scores(s, valid);
         w.softmax.set_reference(s, step == 0);
-        if (w.softmax.runs_away()) {
-            float factor[2];
-            w.softmax.move_reference(factor);
-            w.rescale(factor);
-        }
         w.add_values(step, s);
     }
 }
@@ -31,17 +24,15 @@ __device__ __forceinline__ void attend_step(Warp<C>& w, int step) {
 template <class C>
 __device__ __forceinline__ void attend(Warp<C>& w) {
     constexpr int kMeanSteps = C::kMeanTiles / C::kStepTiles;  // after which means are restored
-    const int last = ceil_div(w.params.seqlen_k, C::kStepTiles * C::kBlockN) - 1;
+    const int steps = ceil_div(w.params.seqlen_k, C::kStepTiles * C::kBlockN);
     int step = 0;
 #pragma unroll 1
-    while (step < last) {
-        const int end = C::kMean ? min(last, (step / kMeanSteps + 1) * kMeanSteps) : last;
+    while (step < steps) {
+        const int first = step, end = C::kMean ? min(steps, first + kMeanSteps) : steps;
 #pragma unroll 1
-        for (; step < end; ++step) attend_step<false>(w, step);
-        if (C::kMean && step % kMeanSteps == 0) w.restore_means((step - kMeanSteps) * C::kStepTiles);
+        for (; step < end; ++step) attend_step(w, step);
+        if (C::kMean) w.restore_means(first * C::kStepTiles);
     }
-    attend_step<true>(w, last);
-    if (C::kMean) w.restore_means(last / kMeanSteps * C::kMeanTiles);
 }
 
 extern __shared__ __align__(1024) u8 dynamic_shared[];
@@ -59,8 +50,15 @@ __device__ __forceinline__ void attention(const MmaAttentionParams& p) {
     if (!C::kInt8Values && threadIdx.x < C::kHeadDim) {
         store_shared(units + 4 * threadIdx.x, __float_as_uint(1.f / scale_or_one(v_scale[threadIdx.x])));
     }
+    store_shared_v2(shared + C::kRowSum + 8 * threadIdx.x, 0.f, 0.f);
+    if (C::kMean) store_shared_v4(shared + C::kRecent + 16 * threadIdx.x, 0.f, 0.f, 0.f, 0.f);
     if (threadIdx.x < 4) store_shared(shared + C::kMagic + 4 * threadIdx.x, kMagicBits);
-    const u8* q = a.q_codes + ((i64)head * ceil_div(a.seqlen_q, C::kBlockM) + q_tile) * C::kQBytes;
+    const i64 tile = (i64)head * ceil_div(a.seqlen_q, C::kBlockM) + q_tile;
+    if (threadIdx.x < C::kBlockM) {
+        const float scale = a.q_scale[tile * C::kBlockM + threadIdx.x];
+        store_shared(shared + C::kQScale + 4 * threadIdx.x, __float_as_uint(scale));
+    }
+    const u8* q = a.q_codes + tile * C::kQBytes;
     for (int at = 16 * threadIdx.x; at < C::kQBytes; at += 16 * C::kThreads) {
         *(uint4*)(dynamic_shared + C::kQ + at) = *(const uint4*)(q + at);
     }
@@ -87,7 +85,7 @@ __device__ __forceinline__ void attention(const MmaAttentionParams& p) {
     __syncthreads();
     for (int i = 0; i < C::kStages - C::kLag; ++i) keys.fill(i);
     for (int i = 0; i < C::kStages - 1; ++i) values.fill(i);
-    Warp<C> w(p, keys, values, q_tile, head, shared + C::kQ, units);
+    Warp<C> w(p, keys, values, q_tile, head, shared);
     attend(w);
     w.store(q_tile, head, v_scale);
 }

@@ -45,6 +45,7 @@ struct MmaConfig {
     static constexpr bool kInt8Values = Codes::kInt8Values;
     static constexpr float kStepsPerOctave = Codes::kStepsPerOctave;
     static constexpr float kTopCode = Codes::kTopCode;
+    static constexpr bool kSumsByProduct = kInt8Values;  // row sums of exact exponentials
     // Larger slopes are compressed: exponents keep their precision, and such a row has one probability anyway.
     static constexpr float kMaxSlope = kNvfp4Scores ? 1.f / 32768 : kStepsPerOctave / 8.f;
     static constexpr float kMaxLead = 16.f;  // see sm90/config.cuh
@@ -54,7 +55,7 @@ struct MmaConfig {
     static constexpr int kBlockM = 16 * kWarps;
     static constexpr int kBlockN = kTile;
     static constexpr int kStepTiles = kNvfp4Values ? 1 : 2;  // tiles whose codes share a reference and an accumulator
-    static constexpr int kStages = kNvfp4Scores ? 4 : kNvfp4Values ? 2 : 1;  // steps of K, and of V, in shared memory
+    static constexpr int kStages = kNvfp4Scores ? 3 : kNvfp4Values ? 2 : 1;  // steps of K, and of V, in shared memory
     // How many steps behind its use a stage of K is filled anew: none to spare where there is but one.
     static constexpr int kLag = kStages > 1 ? 1 : 0;
     static constexpr int kMeanTiles = 8;  // tiles whose means are restored at once
@@ -82,7 +83,7 @@ struct MmaConfig {
     static constexpr u32 kKScale = kStepTiles * kKCodesBytes;
     static constexpr u32 kKMicro = kKScale + 128;
     static constexpr u32 kKBias = kKMicro + kStepTiles * kKMicroBytes;
-    static constexpr u32 kKStage = kKBias + kStepTiles * kKBiasBytes;
+    static constexpr u32 kKStage = (kKBias + kStepTiles * kKBiasBytes + 127) / 128 * 128;
     static constexpr u32 kVScale = kStepTiles * kVCodesBytes;
     static constexpr u32 kVStage = kVScale + kStepTiles * kVScaleBytes;
 
@@ -92,7 +93,10 @@ struct MmaConfig {
     static constexpr u32 kV = kK + kStages * kKStage;
     static constexpr u32 kUnits = kV + kStages * kVStage;  // [D] units of O per natural unit
     static constexpr u32 kMagic = kUnits + kHeadDim * 4;   // kMagicBits four times
-    static constexpr u32 kKBarriers = kMagic + 16;
+    static constexpr u32 kQScale = kMagic + 16;
+    static constexpr u32 kRowSum = kQScale + kBlockM * 4;   // [thread][2]
+    static constexpr u32 kRecent = kRowSum + 8 * kThreads;  // [thread][2][2] row sums of recent tiles
+    static constexpr u32 kKBarriers = kRecent + (kMean ? 16 * kThreads : 0);
     static constexpr u32 kVBarriers = kKBarriers + 16 * kStages;
     static constexpr u32 kSharedBytes = kVBarriers + 16 * kStages;
     static_assert(kSharedBytes <= 99 * 1024, "one CTA fits an SM of sm_86, sm_89 and sm_120");

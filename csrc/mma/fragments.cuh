@@ -16,9 +16,10 @@ struct Columns {
     }
 
     // Bytes 32 step.. of rows 8n..8n + 15 of the image at `tile`: b[0], b[1] for the product of the first eight, b[2],
-    // b[3] for the others. The swizzle is an exclusive or, and so is the way to the next step.
+    // b[3] for the others. The swizzle is an exclusive or, and so is the way to the next step; images begin at
+    // multiples of 128 bytes.
     __device__ __forceinline__ void load(u32 tile, int n, int step, u32 (&b)[4]) const {
-        load_matrices(b, tile + 8 * n * kRowBytes + (lane_offset ^ 32 * step));
+        load_matrices(b, ((tile + lane_offset) ^ 32 * step) + 8 * n * kRowBytes);
     }
 };
 

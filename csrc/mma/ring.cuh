@@ -1,9 +1,10 @@
 // Stages of shared memory that hold the next steps' K or V while one is being used.
 //
 // Parts says what a stage is made of: kStages, kStage and kTileBytes (bytes of a stage, of one tile's parts), and
-// copy(stage, step, tiles, engine), which calls engine.template run<bytes>(target, source, tiles) for every contiguous
-// part; it has `bytes` a tile. The order of calls is fill, acquire, release, for one step after the other. All warps
-// must have released a step before its stage is filled anew, or be between that and the next acquire() of any ring.
+// copy(stage, step, tiles, engine), which calls engine.template run<bytes>(target, source, tile, tiles) for every part
+// of a stage: `bytes` a tile, tiles next to each other, from `tile` on. The order of calls is fill, acquire, release,
+// for one step after the other. All warps must have released a step before its stage is filled anew, or be between that
+// and the next acquire() of any ring.
 #pragma once
 
 #include "ptx/async.cuh"
@@ -19,8 +20,8 @@ struct BulkRing {
     struct Engine {
         u32 landed;
         template <int kBytes>
-        __device__ __forceinline__ void run(u32 target, const void* source, int tiles) const {
-            bulk_copy(target, source, kBytes * tiles, landed);
+        __device__ __forceinline__ void run(u32 target, const void* source, u32 tile, int tiles) const {
+            bulk_copy(target, (const u8*)source + tile * kBytes, kBytes * tiles, landed);
         }
     };
 
@@ -65,15 +66,15 @@ struct AsyncRing {
 
     struct Engine {
         template <int kBytes>
-        __device__ __forceinline__ void run(u32 target, const void* source, int tiles) const {
+        __device__ __forceinline__ void run(u32 target, const void* source, u32 tile, int tiles) const {
             constexpr int kTogether = 16 * 32 * Parts::kWarps;  // bytes that the block copies at once
-            const u8* const own = (const u8*)source + 16 * threadIdx.x;
+            const u8* const own = (const u8*)source + (tile * kBytes + 16 * threadIdx.x);
 #pragma unroll
-            for (int tile = 0; tile < Parts::kStepTiles; ++tile) {
-                if (tile > 0 && tile >= tiles) return;
+            for (int j = 0; j < Parts::kStepTiles; ++j) {
+                if (j > 0 && j >= tiles) return;
 #pragma unroll
                 for (int i = 0; i < kBytes; i += kTogether) {
-                    const int at = tile * kBytes + i;
+                    const int at = j * kBytes + i;
                     if (i + kTogether <= kBytes || i + 16 * threadIdx.x < kBytes) {
                         async_copy_16(target + 16 * threadIdx.x + at, own + at);
                     }

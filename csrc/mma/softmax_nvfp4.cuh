@@ -18,16 +18,15 @@ struct Nvfp4Softmax {
     float shift[2];         // what all scores of a row lack: the product of means, or minus what INT8 scores start from
     float group_max[2][4];  // [row][32 keys], of the thread's own eight
 
-    template <bool kMasks>
-    __device__ __forceinline__ void set_slope(int, const float (&q_scale)[2], float k_scale) {
+    __device__ __forceinline__ void set_slope(const float (&q_scale)[2], float k_scale) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            slope[r] = fminf(q_scale[r] * k_scale, C::kMaxSlope);
-            if (kMasks) slope[r] = fmaxf(slope[r], 1e-30f);  // -infinity times 0 would be NaN
+            // Not 0: of a masked score that would make NaN.
+            slope[r] = fmaxf(fminf(q_scale[r] * k_scale, C::kMaxSlope), 1e-30f);
         }
     }
 
-    __device__ __forceinline__ void set_reference(const int (&s)[64], bool) {
+    __device__ __forceinline__ void set_reference(const int (&s)[64]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
 #pragma unroll

@@ -18,12 +18,12 @@ struct KeyParts {
 
     template <class Engine>
     __device__ __forceinline__ void copy(u32 stage, int step, int tiles, const Engine& engine) const {
-        const i64 tile = step * kStepTiles;
-        engine.template run<C::kKCodesBytes>(stage, codes + tile * C::kKCodesBytes, tiles);
-        engine.template run<C::kKScaleBytes>(stage + C::kKScale, scale + tile * C::kKScaleBytes, tiles);
+        const u32 tile = step * kStepTiles;
+        engine.template run<C::kKCodesBytes>(stage, codes, tile, tiles);
+        engine.template run<C::kKScaleBytes>(stage + C::kKScale, scale, tile, tiles);
         if constexpr (C::kNvfp4Scores) {
-            engine.template run<C::kKMicroBytes>(stage + C::kKMicro, micro + tile * C::kKMicroBytes, tiles);
-            engine.template run<C::kKBiasBytes>(stage + C::kKBias, bias + tile * C::kKBiasBytes, tiles);
+            engine.template run<C::kKMicroBytes>(stage + C::kKMicro, micro, tile, tiles);
+            engine.template run<C::kKBiasBytes>(stage + C::kKBias, bias, tile, tiles);
         }
     }
 };
@@ -37,10 +37,10 @@ struct ValueParts {
 
     template <class Engine>
     __device__ __forceinline__ void copy(u32 stage, int step, int tiles, const Engine& engine) const {
-        const i64 tile = step * kStepTiles;
-        engine.template run<C::kVCodesBytes>(stage, codes + tile * C::kVCodesBytes, tiles);
+        const u32 tile = step * kStepTiles;
+        engine.template run<C::kVCodesBytes>(stage, codes, tile, tiles);
         if constexpr (C::kVScaleBytes > 0) {
-            engine.template run<C::kVScaleBytes>(stage + C::kVScale, scale + tile * C::kVScaleBytes, tiles);
+            engine.template run<C::kVScaleBytes>(stage + C::kVScale, scale, tile, tiles);
         }
     }
 };
@@ -67,39 +67,36 @@ struct Warp {
     const AttentionParams& params;
     const Keys& keys;
     const Values& values;
-    const float* const v_mean;  // image of this lane's row in the first product
-    const u32 units;            // shared memory, this lane's columns of the first product
+    const u32 units;     // shared memory, this lane's columns of the first product
+    const u32 row_sum;   // shared memory, this thread's two row sums
+    const u32 recent;    // shared memory, row sums of tiles 2t, 2t + 1 of a group of eight, in units of O: [tile][row]
+    const u32 magic;     // shared memory, kMagicBits four times
+    const u32 q_scales;  // shared memory, of this lane's first row
     const Columns<C::kScoreRow> k_columns;
     const Columns<C::kValueRow> v_columns;
     Softmax_ softmax;
     const Rows<C::kScoreRow> q_rows;
-    const u32 magic;      // shared memory, kMagicBits four times
     u32 q_micro[2] = {};  // of each image of NVFP4: scales of the row and step that this lane supplies
-    float q_scale[2];     // of rows g and g + 8, times the constant that makes scores exponents of two
     float o[kColumnsO][4];
-    float row_sum[2] = {0.f, 0.f};
-    float recent[2][2] = {};  // [tile 2t, 2t + 1 of a group of eight][row] its row sums, in units of O
 
     __device__ __forceinline__ Warp(const MmaAttentionParams& p, const Keys& keys_, const Values& values_, int q_tile,
-                                    int head, u32 shared_q, u32 units_)
+                                    int head, u32 shared)
         : params(p.attention),
           keys(keys_),
           values(values_),
-          v_mean(p.attention.v_mean +
-                 (i64)head * ceil_div(ceil_div(p.attention.seqlen_k, C::kBlockN), 32) * C::kHeadDim * 32 + 32 * row()),
-          units(units_ + 8 * quad_lane()),
-          q_rows(shared_q + 16 * (threadIdx.x >> 5) * C::kScoreRow),
-          magic(units_ + C::kHeadDim * 4) {
+          units(shared + C::kUnits + 8 * quad_lane()),
+          row_sum(shared + C::kRowSum + 8 * threadIdx.x),
+          recent(shared + C::kRecent + 16 * threadIdx.x),
+          magic(shared + C::kMagic),
+          q_scales(shared + C::kQScale + 64 * (threadIdx.x >> 5) + 4 * row()),
+          q_rows(shared + C::kQ + 16 * (threadIdx.x >> 5) * C::kScoreRow) {
         const i64 tile = (i64)head * ceil_div(params.seqlen_q, C::kBlockM) + q_tile;
-        const int warp = threadIdx.x >> 5;
-        for (int i = 0; C::kNvfp4Scores && i < 2; ++i) {
-            const i64 query = (2 * tile + i) * C::kBlockM + 16 * warp + row() + 8 * (quad_lane() & 1);
-            const u32* micro = (const u32*)p.q_micro + query * C::kScoreSteps;
-            if (quad_lane() < 2 * C::kScoreSteps) q_micro[i] = micro[quad_lane() >> 1];
+        if (C::kNvfp4Scores && quad_lane() < 2 * C::kScoreSteps) {
+            const i64 query = 2 * tile * C::kBlockM + 16 * (threadIdx.x >> 5) + row() + 8 * (quad_lane() & 1);
+            const u32* micro = (const u32*)p.q_micro + query * C::kScoreSteps + (quad_lane() >> 1);
+            q_micro[0] = micro[0];
+            q_micro[1] = micro[C::kBlockM * C::kScoreSteps];
         }
-        const float* scale = params.q_scale + tile * C::kBlockM + 16 * warp + row();
-#pragma unroll
-        for (int r = 0; r < 2; ++r) q_scale[r] = scale[8 * r] * (params.score_scale * C::kStepsPerOctave);
 #pragma unroll
         for (int i = 0; i < 4 * kColumnsO; ++i) o[i / 4][i % 4] = 0.f;
         softmax.running_max[0] = softmax.running_max[1] = -1e30f;
@@ -109,20 +106,25 @@ struct Warp {
     static __device__ __forceinline__ int quad_lane() { return threadIdx.x & 3; }
 
     // S of a step, and the slopes that its scales give.
-    template <bool kMasks>
     __device__ __forceinline__ void scores(int step, int (&s)[kScores]) {
         const u32 stage = keys.acquire(step);
         values.fill(step + C::kStages - 1);
+        const float q_scale[2] = {load_shared(q_scales), load_shared(q_scales + 32)};
 #pragma unroll
         for (int i = 0; i < C::kStepTiles; ++i) {
             if constexpr (C::kNvfp4Scores) {
                 multiply_nvfp4_keys(stage, s);
             } else {
                 multiply_keys(stage + i * C::kKCodesBytes, s + 64 * i);
-                if constexpr (C::kNvfp4Values) softmax.shift[0] = softmax.shift[1] = -kMagicWithSlack;
+                if constexpr (C::kNvfp4Values) softmax.shift[0] = softmax.shift[1] = -kMagic;
             }
-            const float k_scale = load_shared(stage + C::kKScale + C::kKScaleBytes * i + 4 * quad_lane());
-            softmax.template set_slope<kMasks>(i, q_scale, k_scale);
+            const float k_scale = load_shared(stage + C::kKScale + C::kKScaleBytes * i + 4 * quad_lane()) *
+                                  (params.score_scale * C::kStepsPerOctave);
+            if constexpr (C::kNvfp4Values) {
+                softmax.set_slope(q_scale, k_scale);
+            } else {
+                softmax.template set_slope<true>(i, q_scale, k_scale);
+            }
         }
         keys.release(step);
     }
@@ -197,6 +199,7 @@ struct Warp {
         constexpr u32 kOnes[2] = {0x22222222, 0x22222222}, kUnitScales = 0x38383838;
         u32 p[2][4], p_micro;
         softmax.encode(s, p, p_micro);
+        if (softmax.must_rescale()) rescale(softmax.factor);  // here, where no scores are alive
         const u32 stage = acquire_values(tile);
         u32 scale[kColumnsO / 4][2];
 #pragma unroll
@@ -216,7 +219,8 @@ struct Warp {
             }
         }
         values.release(tile);
-        add_row_sums(tile, sum[0], sum[2]);
+        add_row_sums(sum[0], sum[2]);
+        remember_row_sums(tile, sum[0], sum[2]);
     }
 
     // O += weight * P V of a step of two 8-bit tiles.
@@ -224,18 +228,24 @@ struct Warp {
         u32 p[2][16];
         softmax.encode(0, s, p[0]);
         softmax.encode(1, s + 64, p[1]);
+        if (softmax.runs_away()) {  // here, where no scores are alive
+            float factor[2];
+            softmax.move_reference(factor);
+            rescale(factor);
+        }
+        if constexpr (!C::kExpCast) add_step_sums(step, softmax.sum[0], softmax.sum[1]);
         const u32 stage = acquire_values(step);
         Product t[kColumnsO][4];
         multiply_values<true>(stage, p[0], t);
         multiply_values<false>(stage + C::kVCodesBytes, p[1], t);
+        if constexpr (C::kExpCast) {
+            float sum[2][2];
+            sum_codes(p[0], sum[0]);
+            sum_codes(p[1], sum[1]);
+            add_step_sums(step, sum[0], sum[1]);
+        }
         merge(t, stage + C::kVScale + 8 * quad_lane());
         values.release(step);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            float sum[4] = {};
-            sum_probabilities(i, p[i], sum);
-            add_row_sums(2 * step + i, sum[0] * softmax.weight[0], sum[2] * softmax.weight[1]);
-        }
     }
 
     // T += P V of a tile, or T = P V of the first.
@@ -257,16 +267,14 @@ struct Warp {
         }
     }
 
-    // Row sums of a tile as the accumulators of a product have them: sum[0] of row g, sum[2] of row g + 8.
-    __device__ __forceinline__ void sum_probabilities(int i, const u32 (&p)[16], float (&sum)[4]) const {
-        if constexpr (C::kExpCast) {
-            constexpr u32 kOnes[2] = {0x38383838, 0x38383838};  // E4M3 1.0
+    // Row sums of what E4M3 bytes mean, as products with ones.
+    static __device__ __forceinline__ void sum_codes(const u32 (&p)[16], float (&sum)[2]) {
+        constexpr u32 kOnes[2] = {0x38383838, 0x38383838};  // 1.0
+        float product[4] = {};
 #pragma unroll
-            for (int k = 0; k < C::kValueSteps; ++k) multiply(sum, p + 4 * k, kOnes, sum);
-        } else {
-#pragma unroll
-            for (int r = 0; r < 2; ++r) sum[2 * r] = sum_of_quad(softmax.sum[i][r]);
-        }
+        for (int k = 0; k < C::kValueSteps; ++k) mma_e4m3(product, p + 4 * k, kOnes, product);
+        sum[0] = product[0];
+        sum[1] = product[2];
     }
 
     static __device__ __forceinline__ void multiply(float (&t)[4], const u32* p, const u32* v, const float (&from)[4]) {
@@ -274,10 +282,6 @@ struct Warp {
     }
     static __device__ __forceinline__ void multiply(int (&t)[4], const u32* p, const u32* v, const int (&from)[4]) {
         mma_u8s8(t, p, v, from);
-    }
-    static __device__ __forceinline__ float sum_of_quad(float x) {
-        x += __shfl_xor_sync(kFullWarp, x, 1);
-        return x + __shfl_xor_sync(kFullWarp, x, 2);
     }
 
     // `scales`: of INT8 values, this lane's columns of the first product.
@@ -294,27 +298,36 @@ struct Warp {
         }
     }
 
-    __device__ __forceinline__ void add_row_sums(int tile, float upper, float lower) {
-        row_sum[0] += upper;
-        row_sum[1] += lower;
-        if (!C::kMean) return;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {  // selected, not indexed: an index would move `recent` to memory
-            const bool here = (tile & 7) == 2 * quad_lane() + i;
-            recent[i][0] = here ? upper : recent[i][0];
-            recent[i][1] = here ? lower : recent[i][1];
-        }
+    __device__ __forceinline__ void add_step_sums(int step, const float (&first)[2], const float (&second)[2]) {
+        const float* weight = softmax.weight;
+        const float upper[2] = {first[0] * weight[0], second[0] * weight[0]};
+        const float lower[2] = {first[1] * weight[1], second[1] * weight[1]};
+        add_row_sums(upper[0] + upper[1], lower[0] + lower[1]);
+        remember_row_sums(2 * step, upper[0], lower[0]);
+        remember_row_sums(2 * step + 1, upper[1], lower[1]);
+    }
+
+    __device__ __forceinline__ void add_row_sums(float upper, float lower) const {
+        const float2 sums = load_shared_v2(row_sum);
+        store_shared_v2(row_sum, sums.x + upper, sums.y + lower);
+    }
+
+    // For restore_means.
+    __device__ __forceinline__ void remember_row_sums(int tile, float upper, float lower) const {
+        if (C::kMean && (tile >> 1 & 3) == quad_lane()) store_shared_v2(recent + 8 * (tile & 1), upper, lower);
     }
 
     // O += R M for the eight tiles from `tile` on: R their row sums, M their block means (Eq. 6), both TF32. A lane has
     // the sums of tiles 2t and 2t + 1 and reads the means of the same. What older tiles left in R meets zeros of M.
     __device__ __forceinline__ void restore_means(int tile) {
+        int sums[4];
+        load_shared_v4(recent, sums);
         u32 r[4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
-            r[j] = __float_as_uint(recent[j >> 1][j & 1]) + 0x1000;  // tensor cores cut off: round
-        const float* image = v_mean + (i64)(tile / 32) * C::kHeadDim * 32;
-        image += ((tile % 32 / 4 + (quad_lane() >> 1)) ^ row()) * 4 + 2 * (quad_lane() & 1);
+        for (int j = 0; j < 4; ++j) r[j] = sums[j] + 0x1000;  // tensor cores cut off: round
+        const i64 images = ceil_div(ceil_div(params.seqlen_k, C::kBlockN), 32);
+        const float* image = params.v_mean + (blockIdx.y * images + tile / 32) * C::kHeadDim * 32;
+        image += 32 * row() + ((tile % 32 / 4 + (quad_lane() >> 1)) ^ row()) * 4 + 2 * (quad_lane() & 1);
 #pragma unroll
         for (int n = 0; n < kColumnsO; ++n) {
             const float2 means = *(const float2*)(image + 8 * 32 * n);
@@ -332,15 +345,20 @@ struct Warp {
     __device__ __forceinline__ void rescale(const float (&factor)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            row_sum[r] *= factor[r];
-            recent[0][r] *= factor[r];
-            recent[1][r] *= factor[r];
 #pragma unroll
             for (int n = 0; n < kColumnsO; ++n) {
                 o[n][2 * r] *= factor[r];
                 o[n][2 * r + 1] *= factor[r];
             }
         }
+        scale_sums(row_sum, factor);
+        if (C::kMean) scale_sums(recent, factor);
+        if (C::kMean) scale_sums(recent + 8, factor);
+    }
+
+    static __device__ __forceinline__ void scale_sums(u32 address, const float (&factor)[2]) {
+        const float2 sums = load_shared_v2(address);
+        store_shared_v2(address, sums.x * factor[0], sums.y * factor[1]);
     }
 
     // O / row_sum in natural units, rounded and written; rows from seqlen_q on are not.
@@ -348,7 +366,7 @@ struct Warp {
         const i64 base = head / params.heads * params.out_stride_b + head % params.heads * params.out_stride_h;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const float inverse = 1.f / row_sum[r];
+            const float inverse = 1.f / load_shared(row_sum + 4 * r);
             const int query = q_tile * C::kBlockM + 16 * (threadIdx.x >> 5) + row() + 8 * r;
             if (query >= params.seqlen_q) continue;
             u16* const out = (u16*)params.out + base + query * params.out_stride_n + 2 * quad_lane();

@@ -42,8 +42,9 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
         : "memory");
 }
 
-// One arrival per warp; all its lanes must be here.
+// One arrival per warp, after what all its lanes read.
 __device__ __forceinline__ void mbarrier_arrive_warp(u32 barrier) {
+    __syncwarp();
     asm volatile(
         "{\n"
         ".reg .pred leader;\n"
@@ -115,4 +116,8 @@ __device__ __forceinline__ void store_shared(u32 address, u32 x) {
 
 __device__ __forceinline__ void store_shared_v2(u32 address, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+
+__device__ __forceinline__ void store_shared_v4(u32 address, float x, float y, float z, float w) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }

@@ -31,6 +31,7 @@ struct Config {
     // Cheaper than reading Q again in every step, where registers allow it.
     static constexpr bool kQueriesInRegisters = kExpCast;
 
+    static constexpr bool kSumsByProduct = false;              // of exact exponentials
     static constexpr float kMaxSlope = kStepsPerOctave / 8.f;  // see Softmax::set_slope
     // A step whose weight would exceed 2^16 moves the row's reference: sums stay far from fp32's limits.
     static constexpr float kMaxLead = 16.f;

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from vc_attention import kernel_table, launch
-from vc_attention.build import cache, compilers, kernels, toolchain
+from vc_attention import dispatch, kernel_table, launch
+from vc_attention.build import cache, compilers, kernels, toolchain, units
 from vc_attention.build.tasks import Task
 from vc_attention.build.units import Unit, attention_mma
 
@@ -31,6 +31,14 @@ UNITS = {
         SELFTEST,
     )
 }
+
+
+def install(patch) -> None:
+    """Makes `dispatch` know these kernels and no others, until `patch` (a pytest.MonkeyPatch) undoes it."""
+    build()
+    patch.setattr(dispatch, "KERNELS", SPECS)
+    for name, unit in UNITS.items():
+        patch.setitem(units.UNITS, name, unit)
 
 
 def build() -> None:
