@@ -124,7 +124,8 @@ class Recorder:
         ms = 1e3 * (_now(x) - start)
         done = Counter(run.report.actions) - before if run else Counter()
         self.calls.append(("+".join(done) or STOCK, ms))
-        print(f"{self.calls[-1][0]}: {ms:.0f} ms, {done.total()} attention calls taken over", file=sys.stderr, flush=True)
+        told = f"{self.calls[-1][0]}: {ms:.0f} ms, {done.total()} attention calls taken over"
+        print(told, file=sys.stderr, flush=True)
         self.first = out.float() if self.first is None else self.first
         return out
 

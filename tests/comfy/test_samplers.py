@@ -75,6 +75,25 @@ def test_two_experts_share_one_schedule(comfy_server, sampler):
     assert len(reports) == 2 and all(r["actions"]["group"] == 2 for r in reports)
 
 
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (20, "0G* 1r* 2r* 3r* 4G* 5r 6r 7r 8A 9r 0G 1r 2r 3r 4A 5r 6r 7r 8A 9r"),
+        (4, "0G* 1r 0G 1r"),  # a few-step LoRA: the low-noise expert forms groups of its own all the same
+    ],
+)
+def test_two_experts_as_the_shipped_workflows_have_them(comfy_server, steps, expected):
+    graph = Graph()
+    high, low = (
+        graph.add("ModelSamplingSD3", model=graph.probe(graph.patch(graph.model(name))), shift=5.0)
+        for name in (HIGH, LOW)
+    )
+    latent = graph.sample_part(high, 0, steps // 2, steps=steps)
+    graph.save(graph.sample_part(low, steps // 2, steps, steps=steps, latent=latent))
+    log, _ = run(comfy_server, graph)
+    assert words(log["forwards"]) == expected
+
+
 def test_one_model_in_two_samplers(comfy_server):
     graph = Graph()
     model = graph.probe(graph.patch(graph.model()))

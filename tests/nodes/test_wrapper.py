@@ -48,7 +48,7 @@ def test_a_run_from_node_to_report(spy, shown, version):
 def test_the_result_is_that_of_the_unpatched_model(spy, shown):
     network = WanModel()
     model = patched(network)
-    for how in (dict(), dict(cond=1), dict(cfg=4.0), dict(windows=2)):
+    for how in (dict(), dict(cond=1), dict(cond=2), dict(cfg=4.0), dict(windows=2)):
         assert torch.allclose(sample(model, **how), sample(Patcher(network), **how), atol=1e-5)
 
 
@@ -57,6 +57,8 @@ def test_frames_that_continue_others_have_fewer_queries_than_keys(spy, shown):
     sample(patched(), steps=4, cond=1)
     assert {call["shape"] for call in spy} == {(1, 2, 8, 128), (1, 2, 24, 128)}
     assert shown[0][1].actions == {"group": 4, "reuse": 12} and not shown[0][1].left_alone
+    sample(patched(), steps=4, cond=2)
+    assert shown[1][1].actions == {"group": 8, "reuse": 24} and not shown[1][1].left_alone
 
 
 def test_conditions_and_context_windows_have_groupings_of_their_own(spy, shown):

@@ -54,11 +54,19 @@ class WanAttentionBlock(nn.Module):
                 q[:, queries].contiguous(), k[:, keys], v[:, keys], lengths, transformer_options=transformer_options
             )
 
-        if cond:  # frames that are given see one another alone, the others see all
-            given = slice(0, cond * TOKENS)
-            y = torch.cat([attend(given, given), attend(slice(cond * TOKENS, None), slice(None))], dim=1)
+        # Frames that are given see one another alone, the others see all: a picture's frame, or a reference and the end
+        # of another clip. Where frames must not repeat the reference, their queries do without its keys.
+        ref, given = TOKENS, cond * TOKENS
+        every = slice(None)
+        if cond == 0:
+            parts = [attend(every, every)]
+        elif cond == 1:
+            parts = [attend(slice(0, given), slice(0, given)), attend(slice(given, None), every)]
         else:
-            y = attend(slice(None), slice(None))
+            parts = [attend(slice(0, ref), slice(0, ref)), attend(slice(ref, given), slice(ref, given))]
+            parts += [attend(slice(given, given + ref), every)]
+            parts += [attend(slice(given + ref, None), slice(ref, None))]
+        y = torch.cat(parts, dim=1)
         return x + y + self.cross_attn(x, text)
 
 
