@@ -87,24 +87,24 @@ class Interface:
         self.server.post("/settings", {"Comfy.Locale": language})
         self.open_empty()
 
-    def focus_first(self, kind: str = PATCH, scale: float = 1.5) -> dict:
-        """Bring the first node of a kind to the middle at `scale`; its rectangle on the page."""
-        code = """([type, scale]) => {
+    def focus_first(self, kind: str = PATCH, scale: float = 1.5, y: int = 220) -> dict:
+        """Bring the first node of a kind to the middle at `scale`, `y` below the top; its rectangle on the page."""
+        code = """([type, scale, y]) => {
             const node = app.graph.nodes.find(node => node.type === type), view = app.canvas.ds;
             view.scale = scale;
             view.offset[0] = 560 / scale - node.pos[0];
-            view.offset[1] = 130 / scale - node.pos[1];
+            view.offset[1] = y / scale - node.pos[1];
             app.canvas.setDirty(true, true);
             const canvas = app.canvas.canvas.getBoundingClientRect();
-            return {x: canvas.x + 560, y: canvas.y + 130, width: node.size[0] * scale, height: node.size[1] * scale};
+            return {x: canvas.x + 560, y: canvas.y + y, width: node.size[0] * scale, height: node.size[1] * scale};
         }"""
-        rectangle = self.page.evaluate(code, [kind, scale])
+        rectangle = self.page.evaluate(code, [kind, scale, y])
         self.page.wait_for_timeout(800)
         return rectangle
 
     def picture_of(self, name: str, kind: str = PATCH, scale: float = 1.25, margin: int = 40) -> Path:
         """A screenshot of the first node of a kind."""
-        spot = self.focus_first(kind, scale)
+        spot = self.focus_first(kind, scale, 130)
         self.page.mouse.move(5, 5)
         clip = {k: max(0, spot[k] - margin) for k in ("x", "y")}
         return self.screenshot(name, clip | {k: spot[k] + 2 * margin for k in ("width", "height")})
