@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 
+NO_ROW = "(no row in the model table)"
+
+
 @dataclass(frozen=True)
 class ModelRow:
     """How to read one family of models.
@@ -72,4 +75,4 @@ def row_for(transformer: object) -> ModelRow:
     original = getattr(transformer, "_orig_mod", transformer)
     names = [cls.__name__ for cls in type(original).__mro__]
     found = next((row for row in MODELS if row.transformer in names), None)
-    return found or replace(GENERIC, name=f"{names[0]} (no row in the model table)")
+    return found or replace(GENERIC, name=f"{names[0]} {NO_ROW}")

@@ -12,13 +12,17 @@ from ..vc_attention.stopwatch import Stopwatch
 from . import events, history
 from .kernels import Choice
 from .layers import Layer, Layers
+from .models import NO_ROW
 from .routing import Call
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1  # of as_dict()
 OVER_BUDGET = "over the error budget"
-NO_CALLS = "no call arrived: another node after this one took over the model's attention"
+NO_CALLS = (
+    "no call arrived: another node after this one took over the model's attention, or this version of ComfyUI does not "
+    "let nodes have this model's"
+)
 NO_FORWARDS = "the model was not evaluated"
 WORDS = {"group": "formed", "assign": "renewed", "reuse": "kept", "plain": "without averages"}  # grouping actions
 
@@ -137,6 +141,8 @@ class Report:
             lines[0] += " (stopped early)"
         if not self.kernels and not self.left_alone:
             lines.append(NO_CALLS if self.forwards else NO_FORWARDS)
+        if self.model.endswith(NO_ROW):
+            lines.append(f"{self.model}: calls that look like self-attention were taken over")
         lines += [f"with {kernel}: {count}" for kernel, count in self.kernels.most_common()]
         lines += [f"{width} ({count} calls)" for width, count in self.widths.most_common()]
         if self.actions:
