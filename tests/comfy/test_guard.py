@@ -48,6 +48,16 @@ def test_exactly_the_bad_layer_is_taken_out_in_the_first_step(
     assert error < BUDGETS[level] and error < unguarded
 
 
+@pytest.mark.parametrize(("bits", "k_gain"), [("8", 1.0), ("4", 1.0), ("4", 50.0)])
+def test_what_is_reported_is_the_true_error_of_the_calls(comfy_server, bits, k_gain):
+    comfy_server.post("/vc_probe/reset", {})
+    report, _, _ = sampled(comfy_server, bits, "fast", k_gain, 1.0)
+    first, second = report["layers"]
+    told = [first["errors"][0], *(entry["error"] for entry in second["tried"]), second["errors"][0]]
+    true = comfy_server.get("/vc_probe")["errors"][: len(told)]
+    assert told == pytest.approx(true, rel=0.15)
+
+
 def test_a_seed_gives_the_same_clip_and_the_same_decisions_again(comfy_server):
     """Also after ComfyUI unloaded the model in between."""
     found = []
@@ -60,28 +70,28 @@ def test_a_seed_gives_the_same_clip_and_the_same_decisions_again(comfy_server):
 
 def test_each_expert_decides_for_itself(comfy_server):
     graph = Graph()
-    high = graph.patch(planted(graph, graph.model(HIGH), 200.0, 200.0), error_budget="balanced")
-    low = graph.patch(graph.model(LOW), error_budget="balanced")
+    high = graph.patch(planted(graph, graph.model(HIGH), 50.0, 1.0), bits="4", error_budget="fast")
+    low = graph.patch(graph.model(LOW), bits="4", error_budget="fast")
     latent = graph.latent(frames=4, height=16, width=16)
     graph.save(graph.sample_part(low, 2, 4, steps=4, latent=graph.sample_part(high, 0, 2, steps=4, latent=latent)))
     _, found = run(comfy_server, graph)
     assert [[layer["ran"] for layer in report["layers"]] for report in found] == [
-        [["balanced"] * 2, ["stock"] * 2],
-        [["balanced"] * 2] * 2,
+        [["4bit"] * 2, ["int8-nvfp4"] * 2],
+        [["4bit"] * 2] * 2,
     ]
 
 
 def test_conditions_and_context_windows_share_the_decision_of_their_step(comfy_server):
     graph = Graph()
-    model = graph.patch(planted(graph, graph.model(), 200.0, 200.0), error_budget="balanced")
+    model = graph.patch(planted(graph, graph.model(), 50.0, 1.0), bits="4", error_budget="fast")
     windows = graph.add(
         "WanContextWindowsManual", model=model, context_length=9, context_overlap=1, context_schedule="standard_static",
         context_stride=1, closed_loop=False, fuse_method="pyramid",
     )  # fmt: skip
     latent = graph.latent(frames=5, height=16, width=16)
     graph.save(graph.sample(windows, latent=latent, steps=2, cfg=5.0, negative_tokens=24))
-    _, (report,) = run(comfy_server, graph)
+    log, (report,) = run(comfy_server, graph)
     first, second = report["layers"]
-    assert first["ran"] == ["balanced"] * 2 and second["ran"] == ["stock"] * 2
-    assert report["guard"]["measured"] == 3 and report["left_alone"]["over the error budget"] == report["forwards"]
-    assert report["calls_accelerated"] == report["forwards"] > 4
+    assert first["ran"] == ["4bit"] * 2 and second["ran"] == ["int8-nvfp4"] * 2
+    assert report["forwards"] > 4 and report["calls_accelerated"] == 2 * report["forwards"]
+    assert report["guard"]["measured"] == 3 and log["attends"] == 2 * report["forwards"] + 1

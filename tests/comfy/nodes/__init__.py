@@ -15,7 +15,7 @@ from server import PromptServer
 torch.set_num_threads(1)  # these tensors are far too small to share; waiting for each other costs more
 
 KEY = "vc_probe"
-LOG = {"forwards": [], "attends": 0, "overrides": 0, "options": []}
+LOG = {"forwards": [], "attends": 0, "errors": [], "overrides": 0, "options": []}
 
 
 def _pack(name):
@@ -34,7 +34,10 @@ def _spy():
         LOG["attends"] += 1
         if LOG["forwards"]:
             LOG["forwards"][-1]["actions"].append(action.value)
-        return attend(q, k, v, action=action, **rest)
+        out, grouping = attend(q, k, v, action=action, **rest)
+        exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
+        LOG["errors"].append(float((out.double() - exact).norm() / exact.norm()))
+        return out, grouping
 
     spied.spied = True
     override.attend = spied
@@ -76,7 +79,7 @@ async def _get(request):
 
 @PromptServer.instance.routes.post("/vc_probe/reset")
 async def _post(request):
-    LOG.update(forwards=[], attends=0, overrides=0, options=[])
+    LOG.update(forwards=[], attends=0, errors=[], overrides=0, options=[])
     _spy()
     return web.json_response({})
 
