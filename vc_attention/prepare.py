@@ -86,13 +86,13 @@ def group(v: torch.Tensor, numerics: Numerics, action: Action, kept: Grouping | 
 
 def prepare(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numerics: Numerics, perm: torch.Tensor | None, means: bool,
-    block_n: int,
+    scale_n: int,
 ) -> Operands:  # fmt: skip
     """Operands of one call; q `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`, perm int32 `[B, H, Nk]` or None.
 
-    `means` False leaves the block means out (Action.PLAIN). `block_n` is that of the attention kernel, 128 or 256 keys
-    (`dispatch.KernelSpec`). Inputs of any strides are read where they lie and never
-    written; fp32 is rounded to bf16 one tensor at a time. Extra memory is at most `extra_bytes`.
+    `means` False leaves the block means out (Action.PLAIN). `scale_n` is the attention kernel's: 128 or 256 keys that
+    share an INT8 value scale. Inputs of any strides are read where they lie and never written; fp32 is rounded to bf16
+    first. Extra memory is at most `extra_bytes`.
     """
     means = means and numerics.mean != "none"
     seqlen_q, seqlen_k = q.shape[2], k.shape[2]
@@ -106,7 +106,7 @@ def prepare(
     if numerics.pv == "nvfp4":
         made |= _named("v", run.prepare_v_nvfp4(_narrow(v), order, means))
     else:
-        made |= _named("v", run.prepare_v(_narrow(v), order, numerics.pv, means, max(1, block_n // TILE)))
+        made |= _named("v", run.prepare_v(_narrow(v), order, numerics.pv, means, max(1, scale_n // TILE)))
     return Operands(**made, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
 
 

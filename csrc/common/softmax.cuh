@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/attention.cuh"
+#include "common/quad.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/softmax.cuh"
 
@@ -13,11 +14,6 @@ constexpr float kMagic = 12582912.f;
 // below the top code, hence every E4M3 byte a number, whatever the scale.
 constexpr float kMagicWithSlack = kMagic + 2.f;
 constexpr int kMasked = (int)0xFF800000;  // -infinity, and the smallest integer among scores
-
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
-    return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
-}
 
 // kOwnReferences: each tile is encoded against its own row maximum, else both against that of the step.
 template <class C, bool kOwnReferences = false>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/hadamard.cuh"
+#include "common/quad.cuh"
 #include "common/swizzle.cuh"
 #include "smxx/quad.cuh"
 
@@ -31,11 +32,6 @@ __device__ inline void stage_channels(const float* source, float (&shared)[D]) {
 __device__ inline void load_chunk(const float* shared, const Quad& at, int chunk, float (&value)[8]) {
     *reinterpret_cast<float4*>(value) = load_shared_v4(shared + 8 * at.column + 32 * chunk);
     *reinterpret_cast<float4*>(value + 4) = load_shared_v4(shared + 8 * at.column + 32 * chunk + 4);
-}
-
-__device__ inline float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
-    return fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
 }
 
 // Row within the tile that lane row `at.row` of `pass` holds.

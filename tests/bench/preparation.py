@@ -11,7 +11,7 @@ from vc_attention.config import PROFILES, Action
 from vc_attention.schedule import Schedule, Step
 
 UNITS = ("prepare", "group")
-BLOCK_N = dispatch.KERNELS[0].block_n
+SCALE_N = dispatch.KERNELS[0].scale_n
 STEPS = 40
 NOTES = [
     "Values are in classes; perm is the grouping's own. GB/s counts each input read and each operand written once; "
@@ -27,8 +27,8 @@ def exact(q, k, v, numerics) -> dict[str, bool]:
     same = all(
         torch.equal(getattr(got, name), getattr(expected, name)) for name in ("centroids", "step", "rank", "perm")
     )
-    operands = prepare.prepare(q, k, v, numerics, got.perm, True, BLOCK_N)
-    wanted = layout.images(reference.prepare(q, k, v, numerics, expected.perm, True, BLOCK_N))
+    operands = prepare.prepare(q, k, v, numerics, got.perm, True, SCALE_N)
+    wanted = layout.images(reference.prepare(q, k, v, numerics, expected.perm, True, SCALE_N))
     return {"bit_exact": same and all(torch.equal(getattr(operands, name), x) for name, x in wanted.items())}
 
 
@@ -48,11 +48,11 @@ def subjects(shape: Shape) -> list[Subject]:
         Subject("v, E4M3", lambda: ops.prepare_v(v, perm, "e4m3", True, 2), bytes=one),
         Subject("v, INT8", lambda: ops.prepare_v(v, perm, "int8", True, 2), bytes=one),
         Subject(
-            "prepare (balanced)", lambda: prepare.prepare(q, k, v, balanced, perm, True, BLOCK_N), bytes=3 * one,
+            "prepare (balanced)", lambda: prepare.prepare(q, k, v, balanced, perm, True, SCALE_N), bytes=3 * one,
             accuracy=checks["balanced"],
         ),
         Subject(
-            "prepare (quality)", lambda: prepare.prepare(q, k, v, quality, perm, True, BLOCK_N), bytes=3 * one,
+            "prepare (quality)", lambda: prepare.prepare(q, k, v, quality, perm, True, SCALE_N), bytes=3 * one,
             accuracy=checks["quality"],
         ),
         Subject("refresh (assign only)", lambda: prepare.group(v, balanced, Action.ASSIGN, grouping)),

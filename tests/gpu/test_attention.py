@@ -45,7 +45,7 @@ def inputs(batch, heads, seqlen_q, seqlen_k, head_dim, seed=0, gain=2.0):
 def both(spec, means, q, k, v, dtype=torch.bfloat16, poison=False):
     """(kernel's output, reference's in fp64) from the same operands, made by the reference."""
     numerics = selftest.numerics_of(spec)
-    made = reference.prepare(q, k, v, numerics, None, means, spec.block_n)
+    made = reference.prepare(q, k, v, numerics, None, means, spec.scale_n)
     made = dataclasses.replace(made, v_mean=layout.tf32(made.v_mean))
     operands = selftest.operands_on(CUDA, made, means)
     if poison:
@@ -93,6 +93,15 @@ def test_equals_the_reference(spec, means, shape):
 def test_peaky_heads_and_fp16(spec, means):
     out, expected = both(spec, means, *inputs(1, 2, 512, 1000, spec.head_dim, gain=12.0), dtype=torch.float16)
     assert error(out, expected) < 4e-3
+
+
+@pytest.mark.parametrize(("spec", "means"), KINDS, ids=NAMES)
+def test_fp16_output_saturates(spec, means):
+    numerics = selftest.numerics_of(spec)
+    q, k, v = inputs(1, 2, 200, 700, spec.head_dim)
+    made = reference.prepare(q, k, v * 1e6, numerics, None, means, spec.scale_n)
+    out = dispatch.run(selftest.operands_on(CUDA, made, means), numerics, torch.float16)
+    assert out.isfinite().all() and out.abs().amax() == torch.finfo(torch.float16).max
 
 
 @pytest.mark.parametrize("probability", ["expcast", "u8"])
@@ -159,7 +168,7 @@ def test_a_call_end_to_end(profile, action):
 def test_same_bits_on_every_run():
     spec = dispatch.KERNELS[0]
     numerics = selftest.numerics_of(spec)
-    made = reference.prepare(*inputs(1, 4, 2000, 3000, 128), numerics, None, True, spec.block_n)
+    made = reference.prepare(*inputs(1, 4, 2000, 3000, 128), numerics, None, True, spec.scale_n)
     operands = selftest.operands_on(CUDA, made, True)
     first = dispatch.run(operands, numerics, torch.bfloat16)
     for _ in range(20):
@@ -212,7 +221,8 @@ def test_operator_works_on_fake_tensors():
     o = selftest.operands_on(CUDA, reference.prepare(*inputs(1, 2, 200, 300, 128), numerics, None, True), True)
     arguments = (
         o.q_codes, o.q_scale, o.k_codes, o.k_scale, o.v_codes, o.v_scale, o.v_mean,
-        o.q_micro, o.k_micro, o.k_bias, o.v_micro, o.seqlen_q, o.seqlen_k, dispatch.score_scale(128), "expcast", "tile", False,
+        o.q_micro, o.k_micro, o.k_bias, o.v_micro, o.seqlen_q, o.seqlen_k,
+        dispatch.score_scale(128), "expcast", "tile", False,
     )  # fmt: skip
     torch.library.opcheck(torch.ops.vc_attention.attention.default, arguments)
 

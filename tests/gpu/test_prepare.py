@@ -52,9 +52,9 @@ def check_case(case: cases.Case) -> None:
     assert_same("refreshed perm", refreshed.perm, reference.group(k, numerics, Action.ASSIGN, expected).perm)
 
     means, perm = case.seed % 4 != 3, None if case.seed % 5 == 4 else grouped.perm
-    block_n = 128 if case.seed % 3 == 2 else 256
-    operands = prepare.prepare(q, k, v, numerics, perm, means, block_n)
-    wanted = layout.images(reference.prepare(q, k, v, numerics, perm, means, block_n))
+    scale_n = 128 if case.seed % 3 == 2 else 256
+    operands = prepare.prepare(q, k, v, numerics, perm, means, scale_n)
+    wanted = layout.images(reference.prepare(q, k, v, numerics, perm, means, scale_n))
     if not means:
         assert operands.v_mean.numel() == 0 and not wanted.pop("v_mean").any()
     for name, tensor in wanted.items():

@@ -54,12 +54,12 @@ def prepare(
     numerics: Numerics,
     perm: torch.Tensor | None,
     means: bool,
-    block_n: int = 128,
+    scale_n: int = 128,
 ) -> Operands:
     """Operands of one call; q `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`, perm int32 `[B, H, Nk]` or None.
 
-    `means` False leaves the block means out whatever the numerics say (Action.PLAIN). `block_n` is the width of a key
-    tile of the attention loop that the operands are for, see `attention`.
+    `means` False leaves the block means out whatever the numerics say (Action.PLAIN). `scale_n`: keys
+    that share an INT8 value scale, a multiple of 128, as the kernel sums them before it scales.
     """
     q, k, v = clean(q), clean(k), clean(v)
     mean = channel_mean(k, numerics.k_mean_blocks) if numerics.smooth_k else torch.zeros_like(k[:, :, :1])
@@ -74,7 +74,7 @@ def prepare(
         order = sorted_keys(k, numerics)
         k, v = permute(k, order), permute(v, order)
     values = dict(
-        zip(("v_codes", "v_micro", "v_scale", "v_mean"), quantize_v(v, numerics, means, block_n), strict=True)
+        zip(("v_codes", "v_micro", "v_scale", "v_mean"), quantize_v(v, numerics, means, scale_n), strict=True)
     )
     if q_mean is None:
         return Operands(*quantize_q(rotate(q, numerics), numerics), *quantize_k(k, numerics), **values)

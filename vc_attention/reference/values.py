@@ -19,14 +19,13 @@ def shared(amax: torch.Tensor, size: int) -> torch.Tensor:
     return runs.repeat_interleave(size, -2)[..., :count, :]
 
 
-def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool, block_n: int):
+def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool, scale_n: int):
     """Permuted v `[B, H, Nk, D]`, fp32 -> (codes, micro, scale, mean).
 
     codes  as the format, `[B, H, Nk, D]`
     micro  NVFP4: E4M3 bytes `[B, H, D, ceil(Nk/16)]`, groups of 16 run along keys as the PV product needs; else None
     scale  fp32 `[B, H, D]` (one per channel) for E4M3 and NVFP4, whose micro scales have the range for all blocks;
-           `[B, H, nK, D]` otherwise (one per block and channel; of INT8 the blocks of one tile of `block_n` keys share
-           one, as they are summed before they are scaled)
+           `[B, H, nK, D]` otherwise (one per block and channel; of INT8 the blocks of `scale_n` keys share one)
     mean   fp32 `[B, H, nK, D]` in natural units, zeros when means are off
     """
     length = v.shape[-2]
@@ -47,7 +46,7 @@ def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool, block_n: int):
         if by_channel:
             amax = amax.amax(-2)
         elif numerics.pv == "int8":
-            amax = shared(amax, max(1, block_n // BLOCK))
+            amax = shared(amax, scale_n // BLOCK)
         inverse, scale = reciprocal_scale(amax, qmax(numerics.pv, numerics.four_over_six))
         per_element = (inverse[..., None, :], scale[..., None, :]) if by_channel else (inverse, scale)
         scaled = residual * per_element[0][..., None, :]
