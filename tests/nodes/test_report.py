@@ -91,3 +91,20 @@ def test_short_calls_and_missing_kernels_are_left_alone_with_the_remedy(spy, rep
         fakes.sample(patched(fakes.Patcher(model), make_settings(**changes), None), SIGMAS, model)
         assert not spy and any(words in reason for reason in reports[-1].left_alone)
         assert words in reports[-1].text()
+
+
+def test_a_model_without_a_row_works_and_the_report_says_so(spy, reports):
+    class StrangeModel:
+        """Calls attention as Wan does, but is none."""
+
+        def __init__(self):
+            self.model = WanModel(fakes.Attention())
+
+        def __call__(self, *args):
+            return self.model(*args)
+
+    for model in (StrangeModel(), WanModel(fakes.Attention())):
+        fakes.sample(patched(fakes.Patcher(model), make_settings(), None), SIGMAS[-2:], model)
+    assert [sum(report.kernels.values()) for report in reports] == [2, 2]
+    said = [line for report in reports for line in report.text().splitlines() if "no row" in line]
+    assert said == ["StrangeModel (no row in the model table): calls that look like self-attention were taken over"]
