@@ -22,8 +22,15 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
 }
 
 // Four floats -> bytes 0..255, a lowest: rounded to nearest even, saturated, NaN -> 0. Conversion and packing of a pair
-// become one F2IP instruction.
+// become one F2IP instruction; where there is none (sm_80), the lowest bits of a sum with 1.5 * 2^23 are the byte.
 __device__ __forceinline__ u32 pack_u8x4(float a, float b, float c, float d) {
+#if __CUDA_ARCH__ < 860
+    const float x[4] = {a, b, c, d};
+    u32 bits[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) bits[i] = __float_as_uint(fminf(fmaxf(x[i], 0.f), 255.f) + 12582912.f);
+    return __byte_perm(__byte_perm(bits[0], bits[1], 0x0040), __byte_perm(bits[2], bits[3], 0x0040), 0x5410);
+#else
     u32 r;
     asm("{\n"
         ".reg .b32 high;\n"
@@ -33,6 +40,7 @@ __device__ __forceinline__ u32 pack_u8x4(float a, float b, float c, float d) {
         : "=r"(r)
         : "r"(__float2int_rn(a)), "r"(__float2int_rn(b)), "r"(__float2int_rn(c)), "r"(__float2int_rn(d)));
     return r;
+#endif
 }
 
 // Four floats -> E4M3 bytes, a lowest, saturated to +-448.

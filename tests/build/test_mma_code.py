@@ -46,7 +46,7 @@ def spec_of(unit: str, kernel: str) -> kernel_table.KernelSpec:
     return SPECS[unit, 128 if "_d128_" in kernel else 64]
 
 
-@pytest.mark.parametrize(("unit", "arch"), BUILDS)
+@pytest.mark.parametrize(("unit", "arch"), [*BUILDS, ("attention_mma_u8", "80")])
 def test_products_run_on_tensor_cores_and_nothing_is_spilled(compiled, unit, arch):
     for name, kernel in compiled(unit, arch).items():
         first, last = kernel.main_loop()
