@@ -154,8 +154,8 @@ def widgets() -> list:
             display_name="blocks left alone",
             default="",
             advanced=True,
-            tooltip="Blocks of the model that keep full precision, for example 0,1,38-39. Empty: those that are known to "
-            "be sensitive (the last block of MiniMax H3). A number that no block has, like 999, leaves none alone.",
+            tooltip="Blocks of the model that keep full precision, for example 0,1,38-39. Empty: those that are known "
+            "to be sensitive (the last block of MiniMax H3). A number that no block has, like 999, leaves none alone.",
         ),
         accepted(
             io.Combo.Input,
