@@ -8,7 +8,7 @@ import torch
 
 from ..vc_attention.config import Numerics, profile
 from ..vc_attention.errors import KernelUnavailable
-from ..vc_attention.guard import ABOVE
+from ..vc_attention.guard import ABOVE, BUDGETS
 from .bits import widths
 from .settings import PROFILE_OF, Settings
 
@@ -62,7 +62,8 @@ def ladder(asked: Settings, head_dim: int, device: torch.device, seqlen_k: int |
     """The choice of `choose` and, above it, the more exact profiles that run here: the rungs that a guard may take."""
     first = choose(asked, head_dim, device, seqlen_k)
     rungs = [first]
-    for name in ABOVE[first.profile] if first.reason is None else ():
+    guarded = first.reason is None and BUDGETS[asked.error_budget] is not None
+    for name in ABOVE[first.profile] if guarded else ():
         numerics = replace(profile(name), clusters=first.numerics.clusters)
         if first.backend == "reference":
             rungs.append(replace(first, profile=name, numerics=numerics, width=""))

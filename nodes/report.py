@@ -90,9 +90,7 @@ class Report:
             self.layers.tell(layer, shape, told)
 
     def as_dict(self) -> dict:
-        """Plain data, for the web interface and for files: docs/report.md. Waits for times that are still running."""
-        with self._lock:
-            self.layers.read(waiting=True)
+        """Plain data, for the web interface and for files: docs/report.md."""
         return {
             "format": FORMAT,
             "profile": self.profile,

@@ -88,8 +88,9 @@ class Run:
 
     def close(self) -> None:
         """Free the grouping state and finish the report."""
-        self.guard.close()
         session, report = self.session, self.report
+        self.guard.close()
+        report.layers.read(waiting=True)
         report.state_bytes, report.rows_evicted, report.rows_unkept = (
             session.peak_nbytes,
             session.evicted,

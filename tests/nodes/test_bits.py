@@ -89,7 +89,7 @@ def test_the_report_counts_what_ran_in_other_bits(spy, reports, monkeypatch):
     fakes.sample(patched(fakes.Patcher(model), make_settings(bits="4", backend="auto"), None), SIGMAS, model)
     assert {call["numerics"].qk for call in spy} == {"int8"}
     assert reports[0].widths == {"8 bits instead of 4: not for this GPU": 16}
-    assert "8 bits instead of 4: not for this GPU: 16" in reports[0].text().splitlines()
+    assert "8 bits instead of 4: not for this GPU (16 calls)" in reports[0].text().splitlines()
     assert reports[0].as_dict()["widths"] == dict(reports[0].widths)
 
 

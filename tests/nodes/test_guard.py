@@ -2,11 +2,13 @@
 
 import json
 import sys
+import types
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from vc_pack.nodes import kernels
 from vc_pack.nodes.apply import patched
 from vc_pack.vc_attention.guard import BUDGETS, INTERVAL
 
@@ -173,6 +175,21 @@ def test_an_interrupted_run_reports_what_it_measured(reports):
         fakes.sample(patched(fakes.Patcher(model), make_settings(error_budget="balanced"), "7"), SIGMAS[-3:], model)
     data = reports[0].as_dict()
     assert data["stopped_early"] and data["layers"][BAD]["ran"] == ["stock", None]
+
+
+def test_rungs_without_a_kernel_are_left_out(reports, monkeypatch):
+    """And none is asked for, let alone tested, where nothing is guarded."""
+    asked = []
+
+    def select(device, numerics, head_dim, seqlen_k=None):
+        asked.append((numerics.qk, numerics.pv))
+        return ["not built"] if numerics.pv == "int8" else types.SimpleNamespace(unit="attention")
+
+    monkeypatch.setattr("vc_pack.vc_attention.dispatch.select", select)
+    for bits, level, rungs in (("8", "balanced", 1), ("4", "balanced", 3), ("4", "off", 1)):
+        asked.clear()
+        ladder = kernels.ladder(make_settings(bits=bits, backend="auto", error_budget=level), 128, torch.device("cpu"))
+        assert len(ladder) == rungs and len(asked) == (1 if level == "off" else rungs + 1)
 
 
 @pytest.mark.parametrize("budget", ["off", "balanced"])
