@@ -23,7 +23,7 @@ ALIKE = 2.0  # a run counts as alike when its calls are at most so many times lo
 
 
 class Unknown(Exception):
-    """The graph does not say; the message names what is missing."""
+    """The graph does not say; the message is the name of the reason in locales/*/main.json."""
 
 
 def forecast(prompt: dict, node: str, shape_of: Callable[[str, str], ModelShape | None], device) -> dict:
@@ -36,7 +36,7 @@ def forecast(prompt: dict, node: str, shape_of: Callable[[str, str], ModelShape 
     """
     widgets = {name: _value(prompt, given) for name, given in prompt[node]["inputs"].items() if name != "model"}
     if not widgets.pop("enabled", True):
-        raise Unknown("the node is off")
+        raise Unknown("off")
     chosen = settings(**widgets)
     shape = _model(prompt, node, shape_of)
     sampler = _sampler(prompt, node)
@@ -98,9 +98,9 @@ def _model(prompt: dict, node: str, shape_of) -> ModelShape:
         if isinstance(name, str):
             shape = shape_of(widget, name)
             if shape is None:
-                raise Unknown(f"{name} is no video model that the forecast knows")
+                raise Unknown("model")
             return shape
-    raise Unknown("no model loader before the node")
+    raise Unknown("loader")
 
 
 def _sampler(prompt: dict, node: str) -> dict:
@@ -115,7 +115,7 @@ def _sampler(prompt: dict, node: str) -> dict:
                     return _with_guider(prompt, entry)
                 seen.add(other)
                 waiting.append(other)
-    raise Unknown("no sampler after the node")
+    raise Unknown("sampler")
 
 
 def _with_guider(prompt: dict, sampler: dict) -> dict:
@@ -130,7 +130,7 @@ def _size(prompt: dict, sampler: dict) -> tuple[int, int, int]:
     while not {"width", "height"} <= set(entry["inputs"]):
         link = next((entry["inputs"][name] for name in LATENTS if isinstance(entry["inputs"].get(name), list)), None)
         if link is None:
-            raise Unknown("no node that gives the latent's width and height")
+            raise Unknown("size")
         entry = prompt[link[0]]
     inputs = {"length": entry["inputs"].get("num_frames", 1), **entry["inputs"]}
     width, height, length = (_number(prompt, inputs[name]) for name in ("width", "height", "length"))
@@ -140,7 +140,7 @@ def _size(prompt: dict, sampler: dict) -> tuple[int, int, int]:
 def _number(prompt: dict, given) -> float:
     value = _value(prompt, given)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Unknown("a number that only the run computes")
+        raise Unknown("computed")
     return value
 
 
@@ -150,5 +150,5 @@ def _value(prompt: dict, given):
         return given
     held = prompt[given[0]]["inputs"].get("value")
     if held is None or isinstance(held, list):
-        raise Unknown("a value that only the run computes")
+        raise Unknown("computed")
     return held

@@ -38,10 +38,12 @@ def _answer(asked: dict) -> dict:
     for node in asked["nodes"]:
         try:
             answers[node] = forecast(asked["prompt"], node, _shape, device)
-        except (Unknown, VCAttentionError) as problem:
-            answers[node] = {"unknown": str(problem)}
-        except KeyError as name:
-            answers[node] = {"unknown": f"the graph is incomplete: nothing at {name}"}
+        except Unknown as reason:
+            answers[node] = {"unknown": str(reason)}
+        except KeyError:  # a wire to a node that is not in the prompt
+            answers[node] = {"unknown": "incomplete"}
+        except VCAttentionError as problem:
+            answers[node] = {"reason": str(problem), "tokens": None}
     return answers
 
 

@@ -31,7 +31,7 @@ def compared(nodes: dict[str, Node]) -> dict[str, Node]:
         for key in twice
     }
     clips = {"stock": Link("stock decode"), "patched": Link("decode"), "brightest_at": 0.0}
-    return {**nodes, **second, "compare": Node(COMPARE, clips, (2460, 0), (640, 480))}
+    return {**nodes, **second, "compare": Node(COMPARE, clips, (2460, 0), (640, 360))}
 
 
 def _behind(nodes: dict[str, Node], found: set[str]) -> list[str]:

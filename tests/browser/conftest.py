@@ -104,18 +104,15 @@ class Interface:
 
     def picture_of(self, name: str, kind: str = PATCH, scale: float = 1.25, margin: int = 40) -> Path:
         """A screenshot of the first node of a kind."""
+        self.close_toasts()
         spot = self.focus_first(kind, scale, 130)
         self.page.mouse.move(5, 5)
         clip = {k: max(0, spot[k] - margin) for k in ("x", "y")}
         return self.screenshot(name, clip | {k: spot[k] + 2 * margin for k in ("width", "height")})
 
-    def toasts(self) -> list[str]:
-        """What the toasts on the screen say."""
-        return [toast.inner_text() for toast in self.page.locator(".p-toast-message").all()]
-
     def close_toasts(self) -> None:
-        for close in self.page.locator(".p-toast-close-button").all():
-            close.click()
+        self.page.evaluate("() => app.extensionManager.toast.removeAll()")
+        self.page.wait_for_timeout(500)
 
     def screenshot(self, name: str, clip: dict | None = None) -> Path:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,8 @@ def test_a_preset_fills_the_widgets_and_a_change_makes_it_custom(canvas):
     assert (paper["smoothing"], paper["error_budget"]) == ("paper", "off")
     balanced = choose(canvas, "balanced")
     assert {name: balanced[name] for name in PATCH_DEFAULTS} == PATCH_DEFAULTS
-    canvas.patches("node.onWidgetChanged('clusters', node.widgets.find(w => w.name === 'clusters').value = 33, 0)")
+    clusters = "node.widgets.find(w => w.name === 'clusters')"
+    canvas.patches(f"(({clusters}).value = 33, node.onWidgetChanged('clusters', 33, 0, {clusters}))")
     assert canvas.patches(VALUES)[0]["preset"] == "custom"
     kept = choose(canvas, "custom")
     assert kept["clusters"] == 33

@@ -97,7 +97,7 @@ def test_guiders_and_numbers_from_other_nodes():
     with pytest.raises(Unknown, match="off"):
         ask(g.prompt, node[0])
     g.prompt[node[0]]["inputs"]["enabled"] = True
-    with pytest.raises(Unknown, match="only the run computes"):
+    with pytest.raises(Unknown, match="computed"):
         g.prompt[width[0]]["inputs"] = {}
         ask(g.prompt, node[0])
 
@@ -105,15 +105,15 @@ def test_guiders_and_numbers_from_other_nodes():
 def test_what_the_graph_does_not_tell_is_named():
     g = Graph()
     lone = g.patch(g.model())[0]
-    with pytest.raises(Unknown, match="no sampler"):
+    with pytest.raises(Unknown, match="sampler"):
         ask(g.prompt, lone)
     del g.prompt[lone]["inputs"]["model"]
-    with pytest.raises(Unknown, match="no model loader"):
+    with pytest.raises(Unknown, match="loader"):
         ask(g.prompt, lone)
     prompt, node = graph(enabled=False)
     with pytest.raises(Unknown, match="off"):
         ask(prompt, node)
-    with pytest.raises(Unknown, match="no video model"):
+    with pytest.raises(Unknown, match="model"):
         ask(*graph(), None)
 
 
@@ -124,7 +124,7 @@ def test_a_broken_graph_gets_an_answer_too(monkeypatch):
     monkeypatch.setattr(sys.modules["comfy"], "model_management", management, raising=False)
     monkeypatch.setattr(routes, "_shape", lambda widget, name: WAN_14B)
     prompt[node]["inputs"]["model"] = ["99", 0]
-    assert routes._answer({"prompt": prompt, "nodes": [node]})[node]["unknown"].startswith("the graph is incomplete")
+    assert routes._answer({"prompt": prompt, "nodes": [node]})[node]["unknown"] == "incomplete"
 
 
 def header_file(path, shapes):

@@ -14,8 +14,10 @@ function memory(bytes) {
 
 function lines(forecast) {
     if (!forecast || forecast.unknown) {
-        return [{ text: say("forecast.unknown", { why: forecast?.unknown ?? say("forecast.unused") }), faint: true }];
+        const why = say(`unknown.${forecast?.unknown ?? "unused"}`);
+        return [{ text: say("forecast.unknown", { why }), faint: true }];
     }
+    if (!forecast.tokens) return [{ text: say("forecast.unknown", { why: forecast.reason }), faint: true }];
     const tokens = forecast.tokens.toLocaleString("en");
     if (forecast.reason) return [{ text: say("forecast.stock", { tokens, why: forecast.reason }), faint: true }];
     const gpu = say("forecast.tokens", { tokens, memory: memory(forecast.bytes) });
