@@ -37,37 +37,41 @@ __device__ __forceinline__ void attend(Warp<C>& w) {
 
 extern __shared__ __align__(1024) u8 dynamic_shared[];
 
+// Everything in shared memory that no ring fills. `tile`: the query tile, counted over all heads.
+template <class C>
+__device__ __forceinline__ void initialise_shared(const AttentionParams& a, i64 tile, const float* v_scale) {
+    const u32 shared = shared_address(dynamic_shared), thread = threadIdx.x;
+    const u8* q = a.q_codes + tile * C::kQBytes;
+    for (u32 at = 16 * thread; at < C::kQBytes; at += 16 * C::kThreads) {
+        *(uint4*)(dynamic_shared + C::kQ + at) = *(const uint4*)(q + at);
+    }
+    if constexpr (C::kStepTiles > 1) {  // a last step may lack its second tile: what is masked must be finite
+        for (u32 at = C::kK + 16 * thread; at < C::kUnits; at += 16 * C::kThreads) {
+            *(uint4*)(dynamic_shared + at) = uint4{0, 0, 0, 0};
+        }
+    }
+    if (!C::kInt8Values && thread < C::kHeadDim) {
+        store_shared(shared + C::kUnits + 4 * thread, __float_as_uint(1.f / scale_or_one(v_scale[thread])));
+    }
+    if (thread < C::kBlockM) {
+        store_shared(shared + C::kQScale + 4 * thread, __float_as_uint(a.q_scale[tile * C::kBlockM + thread]));
+    }
+    if (thread < 4) store_shared(shared + C::kMagic + 4 * thread, kMagicBits);
+    store_shared_v2(shared + C::kRowSum + 8 * thread, 0.f, 0.f);
+    if (C::kMean) store_shared_v4(shared + C::kRecent + 16 * thread, 0.f, 0.f, 0.f, 0.f);
+}
+
 template <class C>
 __device__ __forceinline__ void attention(const MmaAttentionParams& p) {
     if (dynamic_shared_bytes() != C::kSharedBytes) __trap();
     const AttentionParams& a = p.attention;
     const int q_tile = blockIdx.x, head = blockIdx.y;
+    const float* v_scale = a.v_scale + (i64)head * C::kHeadDim;  // of INT8 the stages have them
+    initialise_shared<C>(a, (i64)head * ceil_div(a.seqlen_q, C::kBlockM) + q_tile, v_scale);
+
+    const u32 shared = shared_address(dynamic_shared);
     const int tiles = ceil_div(a.seqlen_k, C::kBlockN);
     const i64 first = (i64)head * tiles;
-    const float* v_scale = a.v_scale + (i64)head * C::kHeadDim;  // of INT8 the stages have them
-    const u32 shared = shared_address(dynamic_shared);
-    const u32 units = shared + C::kUnits;
-    if (!C::kInt8Values && threadIdx.x < C::kHeadDim) {
-        store_shared(units + 4 * threadIdx.x, __float_as_uint(1.f / scale_or_one(v_scale[threadIdx.x])));
-    }
-    store_shared_v2(shared + C::kRowSum + 8 * threadIdx.x, 0.f, 0.f);
-    if (C::kMean) store_shared_v4(shared + C::kRecent + 16 * threadIdx.x, 0.f, 0.f, 0.f, 0.f);
-    if (threadIdx.x < 4) store_shared(shared + C::kMagic + 4 * threadIdx.x, kMagicBits);
-    const i64 tile = (i64)head * ceil_div(a.seqlen_q, C::kBlockM) + q_tile;
-    if (threadIdx.x < C::kBlockM) {
-        const float scale = a.q_scale[tile * C::kBlockM + threadIdx.x];
-        store_shared(shared + C::kQScale + 4 * threadIdx.x, __float_as_uint(scale));
-    }
-    const u8* q = a.q_codes + tile * C::kQBytes;
-    for (int at = 16 * threadIdx.x; at < C::kQBytes; at += 16 * C::kThreads) {
-        *(uint4*)(dynamic_shared + C::kQ + at) = *(const uint4*)(q + at);
-    }
-
-    // Stages of the second tile of a last step that has none: what is masked must be finite.
-    for (u32 at = C::kK + 16 * threadIdx.x; at < C::kUnits; at += 16 * C::kThreads) {
-        if (C::kStepTiles > 1) *(uint4*)(dynamic_shared + at) = uint4{0, 0, 0, 0};
-    }
-
     const typename Warp<C>::Keys keys{
         {a.k_codes + first * C::kKCodesBytes, (const u8*)a.k_scale + first * C::kKScaleBytes,
          p.k_micro + first * C::kKMicroBytes, (const u8*)p.k_bias + first * C::kKBiasBytes},
@@ -85,6 +89,7 @@ __device__ __forceinline__ void attention(const MmaAttentionParams& p) {
     __syncthreads();
     for (int i = 0; i < C::kStages - C::kLag; ++i) keys.fill(i);
     for (int i = 0; i < C::kStages - 1; ++i) values.fill(i);
+
     Warp<C> w(p, keys, values, q_tile, head, shared);
     attend(w);
     w.store(q_tile, head, v_scale);
