@@ -10,9 +10,10 @@ from vc_attention import dispatch, layout, prepare, reference
 from vc_attention.config import PROFILES, Action
 from vc_attention.schedule import Schedule, Step
 
-UNITS = ("prepare", "group")
+UNITS = ("prepare", "prepare_nvfp4", "group")
 SCALE_N = dispatch.KERNELS[0].scale_n
 STEPS = 40
+FOUR_BITS = ("4bit", "int8-nvfp4")
 NOTES = [
     "Values are in classes; perm is the grouping's own. GB/s counts each input read and each operand written once; "
     "`copy of v` counts read and write.",
@@ -37,7 +38,7 @@ def subjects(shape: Shape) -> list[Subject]:
     ops, balanced, quality = torch.ops.vc_attention, PROFILES["balanced"], PROFILES["quality"]
     grouping = prepare.group(v, balanced, Action.GROUP)
     one = shape.bytes + shape.bytes // 2
-    checks = {profile: exact(q, k, v, PROFILES[profile]) for profile in ("balanced", "quality")}
+    checks = {profile: exact(q, k, v, PROFILES[profile]) for profile in ("balanced", "quality", *FOUR_BITS)}
     perm, blocks = grouping.perm, balanced.k_mean_blocks
     mean, factor = ops.channel_stats(q, k, blocks, True)
     return [
@@ -54,6 +55,14 @@ def subjects(shape: Shape) -> list[Subject]:
         Subject(
             "prepare (quality)", lambda: prepare.prepare(q, k, v, quality, perm, True, SCALE_N), bytes=3 * one,
             accuracy=checks["quality"],
+        ),
+        *(
+            Subject(
+                f"prepare ({name})",
+                lambda name=name: prepare.prepare(q, k, v, PROFILES[name], perm, True, SCALE_N),
+                accuracy=checks[name],
+            )
+            for name in FOUR_BITS
         ),
         Subject("refresh (assign only)", lambda: prepare.group(v, balanced, Action.ASSIGN, grouping)),
         Subject("group (cold)", lambda: prepare.group(v, balanced, Action.GROUP), accuracy=checks["balanced"]),

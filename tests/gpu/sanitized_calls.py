@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.gpu import cases, test_prepare
+from tests.gpu import cases, test_prepare, test_prepare_nvfp4
 from vc_attention import dispatch, reference, selftest
 
 SEEDS = range(24)
@@ -17,6 +17,7 @@ def prepare() -> None:
     """Grouping and operands of random calls, compared with the reference."""
     for seed in SEEDS:
         test_prepare.check_case(cases.draw(seed))
+        test_prepare_nvfp4.check_case(cases.draw(seed))
 
 
 def attention(unit: str) -> None:
