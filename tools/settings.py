@@ -249,12 +249,13 @@ LONGCAT_I2V = replace(LONGCAT_T2V, title="LongCat-Video image to video, 10 steps
 # The demo's: a model small enough for this repository, trained by tools/tiny_video. No workflow is made of it.
 TINY_WAN = replace(
     WAN22_T2V,
-    title="Tiny Wan text to video, 20 steps",
-    experts=_one(ModelFile("diffusion_models", "tiny_wan.safetensors"), 20),
+    title="Tiny Wan text to video, 12 steps",
+    experts=_one(ModelFile("diffusion_models", "tiny_wan.safetensors"), 12),
     vae=ModelFile("vae", "tiny_wan_vae.safetensors"),
     width=256,
     height=256,
     length=17,
+    steps=12,
     cfg=2.0,
     shift=3.0,
     positive="shapes spinning",
