@@ -82,7 +82,7 @@ class Layers:
         if told.cluster_shares:
             shares = map(_plain, told.cluster_shares)
             row.clusters = {"count": told.clusters, **dict(zip(("smallest", "median", "largest"), shares, strict=True))}
-        if self.worst is None or not told.error <= self.worst["error"]:
+        if math.isfinite(told.error) and (self.worst is None or told.error > self.worst["error"]):
             self.worst = {"layer": str(layer), "step": told.step, "error": told.error}
 
     def read(self, waiting: bool) -> None:

@@ -115,7 +115,8 @@ class Measurement:
     """What one measured call of a layer said.
 
     error: relative L2 error over the sampled rows of all heads; NaN where one output was not finite. used: whether the
-    output went on to the model. block_energy and cluster_shares: see `statistics`; None without grouping.
+    output went on to the model. block_energy and cluster_shares: see `statistics`; the latter, and the number of
+    `clusters`, come with a rung's first measurement alone, else 0 and None.
     """
 
     layer: Hashable
@@ -207,8 +208,11 @@ class Guard:
         seed, state = zlib.crc32(repr((layer, step)).encode()), self._state(layer)
         while state.rung < len(ladder):
             out, grouping = attempt(state.rung, [q, k, v])
-            numbers = _Numbers(_measure(q, k, v, out, grouping, seed))
-            state.waiting = (numbers, ladder[state.rung], 0 if grouping is None else grouping.rank.shape[-1])
+            clusters = 0 if grouping is None or state.proven else grouping.rank.shape[-1]
+            numbers = [*squared_error(q, k, v, out, seed)]
+            numbers.append(statistics.block_energy(v, None if grouping is None else grouping.perm))
+            numbers += statistics.cluster_shares(v, grouping) if clusters else ()
+            state.waiting = (_Numbers(torch.stack(numbers)), ladder[state.rung], clusters)
             state.measured = step
             if state.proven or self._settle(layer, state):
                 return out
@@ -234,10 +238,3 @@ class Guard:
         told = (profile, error, used or state.proven, energy, clusters, tuple(shares) or None)
         self._tell(Measurement(layer, state.measured, *told))
         return state.proven
-
-
-def _measure(q, k, v, out, grouping: Grouping | None, seed: int) -> torch.Tensor:
-    """Squared error, squared norm, block energy and, with a grouping, cluster shares: fp32 `[3 or 6]`."""
-    energy = statistics.block_energy(v, None if grouping is None else grouping.perm)
-    shares = () if grouping is None else statistics.cluster_shares(v, grouping)
-    return torch.stack((*squared_error(q, k, v, out, seed), energy, *shares))

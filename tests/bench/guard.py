@@ -59,7 +59,7 @@ def subjects(q, k, v) -> list[Subject]:
         Subject("of it: exact rows", lambda: guard.exact_rows(few, k, v)),
         Subject("of it: choosing rows", lambda: guard.sample_rows(out, 1)),
         Subject("block energy", lambda: statistics.block_energy(v, grouping.perm)),
-        Subject("cluster shares", lambda: statistics.cluster_shares(v, grouping)),
+        Subject("cluster shares, in a first call", lambda: statistics.cluster_shares(v, grouping)),
     ]
 
 

@@ -163,6 +163,16 @@ def test_a_layer_is_measured_again_and_acts_on_it_in_the_step_after(reports):
     assert row["tried"] == [{"step": INTERVAL + 1, "profile": "quality", "error": row["tried"][0]["error"]}]
 
 
+def test_an_error_that_is_no_number_takes_the_layer_out_and_stays_valid_json(reports, monkeypatch):
+    from vc_pack.vc_attention import guard
+
+    monkeypatch.setattr(guard, "squared_error", lambda *args: (torch.tensor(torch.nan), torch.tensor(1.0)))
+    sample(Model(fakes.Attention(), layers()), error_budget="fast")
+    data = json.loads(json.dumps(reports[0].as_dict(), allow_nan=False))
+    assert [layer["ran"] for layer in data["layers"]] == [["stock"] * 2] * BLOCKS and data["guard"]["worst"] is None
+    assert data["layers"][0]["tried"][0]["error"] is None and reports[0].text()
+
+
 def test_an_interrupted_run_reports_what_it_measured(reports):
     class Interrupted(Model):
         def __call__(self, x, sigma, options):
