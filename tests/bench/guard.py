@@ -12,7 +12,7 @@ from tests.bench.shapes import Shape, tensors
 from vc_attention import attention, guard, statistics
 from vc_attention.config import PROFILES, Action
 
-UNITS = ("prepare", "group", "attention_sm90_expcast", "attention_sm90_u8")
+UNITS = ()  # what the guard adds is torch's; the call stands beside it for scale
 PROFILE_NAMES = ("balanced", "quality")
 STEPS = (40, 20, 4)  # calls of a layer in a run
 ESTIMATES = 200

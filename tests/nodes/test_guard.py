@@ -47,14 +47,14 @@ class Model(WanModel):
 
     def __init__(self, attention, qkv_of_blocks, boxed=False):
         super().__init__(attention, boxed=boxed)
-        self.layers = qkv_of_blocks
+        self.layers, self.heads = qkv_of_blocks, 2
 
     def __call__(self, x, sigma, options):
         batch, total = len(options.get("uuids", ["cond"])), 0.0
         for q, k, v in self.layers:
             q, k, v = (t.expand(batch, -1, -1, -1).transpose(1, 2).flatten(2) for t in (q, k, v))
             boxes = map(fakes.Box, (q, k, v)) if self.boxed else (q, k, v)
-            total = total + self.attention(*boxes, heads=2, transformer_options=options).float()
+            total = total + self.attention(*boxes, heads=self.heads, transformer_options=options).float()
         return total
 
 
@@ -230,6 +230,19 @@ def test_times_and_groups_are_reported_where_they_were_measured(reports):
     assert all(time[stage] > 0 for stage in ("grouping", "preparation", "attention", "guard", "stock_call"))
     spent = sum(time[stage] for stage in ("grouping", "preparation", "attention", "guard"))
     assert time["saved"] == pytest.approx(time["stock_call"] * 2 * BLOCKS - spent, abs=0.01)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(reports):
+    """Kernels, times on the card's clock, numbers that arrive while it works."""
+    model = Model(fakes.Attention(), [tuple(x.cuda().repeat(1, 2, 16, 1) for x in qkv) for qkv in layers()])
+    model.heads = 4
+    sigmas = [1.0 - n / 10 for n in range(11)]
+    _, errors = sample(model, sigmas, error_budget="balanced", backend="cuda")
+    data = reports[0].as_dict()
+    assert [layer["ran"] for layer in data["layers"]] == [["balanced"] * 10] * BLOCKS and max(errors) < 0.03
+    assert data["guard"]["measured"] == 2 * BLOCKS and 0.003 < data["guard"]["worst"]["error"] < 0.03
+    assert all(data["time"][stage] > 0 for stage in ("grouping", "preparation", "attention", "guard", "stock_call"))
 
 
 def form(value):
