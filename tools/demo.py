@@ -1,4 +1,4 @@
-"""See the pack work: a real ComfyUI makes the same clip twice, without and with VC-Attention Patch.
+"""See the pack work: a real ComfyUI makes the same clip of a small trained model twice, without and with the patch.
 
     python tools/demo.py [--out output/demo] [--backend cuda|reference]
 
@@ -19,8 +19,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools import environment  # noqa: E402
-
-STEPS = 8
 
 
 def main() -> None:
@@ -57,13 +55,10 @@ def main() -> None:
 
 
 def demo_run(backend: str):
-    """The Wan2.2 two-expert workflow on tiny random checkpoints, 8 steps instead of 20."""
-    from tools.settings import WAN22_T2V, tiny
+    """Wan's workflow on the trained model of tools/tiny_video."""
+    from tools.settings import TINY_WAN
 
-    run = tiny(WAN22_T2V, title=f"Wan2.2 text to video, {STEPS} steps", steps=STEPS, length=9)
-    halves = (0, STEPS // 2, STEPS)
-    experts = [replace(e, start=halves[i], end=halves[i + 1]) for i, e in enumerate(run.experts)]
-    return replace(run, experts=tuple(experts), patch={**run.patch, "backend": backend})
+    return replace(TINY_WAN, patch={**TINY_WAN.patch, "backend": backend})
 
 
 def demo_prompt(run, patched: bool, prefix: str) -> dict:
@@ -83,11 +78,13 @@ def demo_prompt(run, patched: bool, prefix: str) -> dict:
 
 
 def warm_up(server, run) -> None:
-    """Sample once for nothing, so that the first clip's time holds no loading and no first-use costs."""
+    """Sample one step for nothing, so that the first clip's time holds no loading and no first-use costs."""
     from tools.graph import Node, build, to_api, with_stand_ins, without_patch
 
     print("demo: warm-up ...", flush=True)
-    nodes = without_patch(with_stand_ins(build(replace(run, seed=run.seed + 1))))
+    (expert,) = run.experts
+    short = replace(run, seed=run.seed + 1, steps=1, experts=(replace(expert, end=1),))
+    nodes = without_patch(with_stand_ins(build(short)))
     last = nodes["decode"].inputs["samples"]
     kept = {key: node for key, node in nodes.items() if key not in ("vae", "decode", "video", "save")}
     kept["latent file"] = Node("SaveLatent", {"samples": last, "filename_prefix": "warm_up"}, (0, 0))

@@ -19,9 +19,9 @@ table {{ border-collapse: collapse }} td, th {{ padding: .2rem 1rem .2rem 0; tex
 pre {{ background: #f4f4f4; padding: 1rem; white-space: pre-wrap }}
 </style></head><body>
 <h1>VC-Attention demo</h1>
-<p>A real ComfyUI made this clip twice from the same seed: {title}. The model is real in its structure but its weights
-are <b>random</b>, so the clips show abstract colours. They tell that the patch runs and how far it moves the result of
-this model, not how a trained model's pictures look.</p>
+<p>A real ComfyUI made this clip twice from the same seed: {title}, of <i>{prompt}</i>. The model is Wan's in structure
+and loads like it, but has 7 million parameters and was trained for minutes on drawn shapes (tools/tiny_video). The
+clips tell what the patch changes in a trained model's picture.</p>
 <div class="clips">
 <figure><img src="stock.webp" alt="stock clip"><figcaption>ComfyUI's own attention</figcaption></figure>
 <figure><img src="vc_attention.webp" alt="patched clip"><figcaption>VC-Attention Patch</figcaption></figure>
@@ -61,6 +61,7 @@ def write(out: Path, run, stock: dict, patched: dict) -> str:
     texts = [f"{status['title']}: {status['text']}" for status in report["node_reports"]]
     page = PAGE.format(
         title=html.escape(run.title),
+        prompt=html.escape(run.positive),
         rows=cells,
         time_note=SLOW if any("reference" in text for text in texts) else "",
         statuses="".join(f"<pre>{html.escape(text)}</pre>" for text in texts),

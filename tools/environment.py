@@ -25,6 +25,7 @@ COMFYUI = HOME / "ComfyUI"
 MODELS = HOME / "models"
 NEWER_FRONTEND = HOME / "frontend-1.58.1" / "comfyui_frontend_package" / "static"
 LOG = HOME / "setup.log"
+TRAINED = {"tiny_wan.safetensors": "diffusion_models", "tiny_wan_vae.safetensors": "vae"}  # folder for each file
 PACK_FOLDER = "vc-attention"
 WINDOWS = os.name == "nt"
 
@@ -79,6 +80,7 @@ def ensure(browser: bool = False) -> None:
     stamps.step("packages that import", _digest(requirements), _mend_torch_companions)
     stamps.step("ComfyUI 0.3.75 and web frontend 1.58.1", _digest(["requirements-unpacked.txt"]), _unpack)
     stamps.step("tiny checkpoints", _digest(["checkpoints.py"]), _make_checkpoints)
+    stamps.step("trained model", _digest([f"tiny_video/weights/{name}" for name in TRAINED]), _copy_trained)
     if browser and chromium() is None:
         _install_chromium()
 
@@ -222,6 +224,12 @@ def _make_checkpoints() -> None:
     shutil.rmtree(MODELS, ignore_errors=True)
     command = [str(python()), str(TOOLS / "checkpoints.py"), "--out", str(MODELS)]
     _call(command, "the tiny checkpoints could not be written", cwd=COMFYUI)
+
+
+def _copy_trained() -> None:
+    for name, folder in TRAINED.items():
+        (MODELS / folder).mkdir(parents=True, exist_ok=True)
+        shutil.copy(TOOLS / "tiny_video" / "weights" / name, MODELS / folder / name)
 
 
 def _may_apt() -> bool:

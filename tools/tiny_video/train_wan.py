@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from . import autoencoder, flow, wan
@@ -19,7 +20,6 @@ from .scenes import KINDS, SIZE, draw, render
 from .training import Clock, picture, set_rate
 from .wan import TinyWan
 
-PEAK_RATE = 1.5e-3
 LENGTHS = {5: 0.75, 16: 0.25}  # latent frames (17 and 61 frames) and how often they are trained on
 WITHOUT_PROMPT = 0.1
 AVERAGE = 0.999
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=40960, help="video tokens in a step")
     parser.add_argument("--bank", type=int, default=768, help="latents of the shortest clips that are kept")
     parser.add_argument("--size", type=int, default=SIZE, help="side of the clips in pixels")
+    parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate")
     parser.add_argument("--resume", type=Path, help="weights to start from")
     train(parser.parse_args())
 
@@ -119,12 +120,19 @@ def train(options: argparse.Namespace) -> None:
         clock.log(f"bank of {count} clips of {length} latent frames")
     held_out = Bank(encoder, min(LENGTHS), 64, options.size, torch.Generator(device).manual_seed(options.seed + 1))
     context = flow.prompts(device).to(dtype)
+    batches = {length: options.tokens // (length * (options.size // 16) ** 2) for length in LENGTHS}
+    networks = dict.fromkeys(LENGTHS, model)
+    if device.type == "cuda":
+        try:
+            networks = _graphed(model, batches, banks, context)
+        except RuntimeError as error:
+            clock.log(f"no CUDA graphs: {error}")
+    clock.log(f"clips in a step, by length: {batches}")
     losses = {}
     while True:
-        set_rate(weights.optimizer, clock.rate(PEAK_RATE))
+        set_rate(weights.optimizer, clock.rate(options.rate))
         length = _pick(lengths)
-        batch = max(1, options.tokens // (length * (options.size // 16) ** 2))
-        loss = _step(model, *banks[length].draw(batch), context, generator)
+        loss = _step(networks[length], *banks[length].draw(batches[length]), context, generator)
         loss.backward()
         weights.update(min(AVERAGE, (clock.step + 1) / (clock.step + 10)))
         losses[length] = torch.lerp(losses.get(length, loss.detach()), loss.detach(), 0.02)
@@ -136,6 +144,28 @@ def train(options: argparse.Namespace) -> None:
     model = _save(weights.average, held_out, context, options, clock)
     _pictures(model, encoder, context, options)
     clock.log("done")
+
+
+class _Sized(nn.Module):
+    """The model for batches of one size."""
+
+    def __init__(self, model: TinyWan):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        return self.model(x, t, context)
+
+
+def _graphed(model: TinyWan, batches: dict[int, int], banks: dict[int, Bank], context) -> dict[int, nn.Module]:
+    """CUDA graphs of the model forwards and backwards, one a length: so small a model waits for launches otherwise."""
+    networks = {}
+    for length, batch in batches.items():
+        # The graph writes its inputs here: a copy, not a part of the bank.
+        x = banks[length].latents[:batch].to(context.dtype, copy=True)
+        inputs = (x, torch.full((batch,), 500.0, device=x.device), context[:1].repeat(batch, 1, 1))
+        networks[length] = torch.cuda.make_graphed_callables(_Sized(model), inputs)
+    return networks
 
 
 def _pick(generator: torch.Generator) -> int:
