@@ -2,7 +2,7 @@
 
 Every model here calls attention with head size 128 and rotary embedding already applied. How many heads there are comes
 with the call. No row keeps tokens out of grouping: text, sound and reference tokens that are joined with the video's
-fall into clusters of their own (docs/models.md has the numbers).
+fall into clusters of their own (docs/models.md).
 """
 
 from __future__ import annotations
