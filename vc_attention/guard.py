@@ -44,7 +44,7 @@ ROWS_OF_A_HEAD = 16  # and of one head, at least
 CANDIDATES = 1024  # rows of a head among which those are chosen
 EVENNESS = 0.25  # part of the mean weight that every candidate has at least
 SCORES = 1 << 24  # computed at a time
-LOG_TOP = 15 * math.log(2)  # logarithm of the largest probability: 2^15 keeps small ones inside fp16's range
+ONE = 2.0**15  # what stands for the probability 1, so that small ones stay inside fp16's range
 
 
 def sample_rows(out: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,19 +73,21 @@ def sample_rows(out: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tenso
 def exact_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """softmax(q k^T / sqrt(D)) v, fp32 `[B, H, R, D]`, of a few query rows q `[B, H, R, D]`, k and v `[B, H, Nk, D]`.
 
-    Exact but for fp32 sums: products of 16-bit inputs are exact, and probabilities enter the second product as a sum of
-    two numbers of v's type. A few heads at a time bound the memory.
+    Exact but for fp32 sums: products of 16-bit inputs are exact, and probabilities enter the second product as the
+    difference of two numbers of v's type, themselves rounded and the excess. A few heads at a time bound the memory.
     """
     out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
     heads = max(1, SCORES // (q.shape[2] * k.shape[2]))
     for batch in range(q.shape[0]):
         for first in range(0, q.shape[1], heads):
             few = (batch, slice(first, first + heads))
-            s = _product(q[few], k[few].mT).mul_(q.shape[-1] ** -0.5)
-            p = s.sub_(s.amax(-1, keepdim=True) - LOG_TOP).exp_()
-            high = p.to(v.dtype)
-            parts = torch.cat((high, (p - high).to(v.dtype)), 1)
-            out[few] = _product(parts, v[few]).unflatten(1, (2, -1)).sum(1) / p.sum(-1, keepdim=True)
+            p = _product(q[few], k[few].mT).mul_(q.shape[-1] ** -0.5).softmax(-1)
+            parts = torch.empty(p.shape[0], 2 * p.shape[1], p.shape[2], dtype=v.dtype, device=v.device)
+            high, excess = parts.chunk(2, 1)
+            torch.mul(p, ONE, out=high)
+            torch.sub(high, p, alpha=ONE, out=excess)
+            rounded, too_much = _product(parts, v[few]).chunk(2, 1)
+            out[few] = (rounded - too_much) / ONE
     return out
 
 
