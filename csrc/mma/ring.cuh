@@ -38,12 +38,14 @@ struct BulkRing {
     }
     __device__ __forceinline__ void fill(int step) const {
         const int left = tiles - step * Parts::kStepTiles;
-        if (threadIdx.x != 0 || left <= 0) return;
-        const int stage = step % Parts::kStages, round = step / Parts::kStages;
-        if (round > 0) mbarrier_wait(free(stage), (round & 1) ^ 1);
-        const int copied = min(left, Parts::kStepTiles);
-        mbarrier_expect(landed(stage), Parts::kTileBytes * copied);
-        parts.copy(stages + stage * Parts::kStage, step, copied, Engine{landed(stage)});
+        if (threadIdx.x == 0 && left > 0) {
+            const int stage = step % Parts::kStages, round = step / Parts::kStages;
+            if (round > 0) mbarrier_wait(free(stage), (round & 1) ^ 1);
+            const int copied = min(left, Parts::kStepTiles);
+            mbarrier_expect(landed(stage), Parts::kTileBytes * copied);
+            parts.copy(stages + stage * Parts::kStage, step, copied, Engine{landed(stage)});
+        }
+        __syncwarp();  // the next instruction of the first warp wants all its lanes
     }
     __device__ __forceinline__ u32 acquire(int step) const {
         const int stage = step % Parts::kStages;
