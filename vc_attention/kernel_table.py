@@ -29,8 +29,8 @@ class KernelSpec:
     probability     `Numerics.probability` that they compute
     p_scale         `Numerics.p_scale` that they compute
     block_m         query rows of a thread block
-    block_n         keys that share the reference of P: `block_n` of reference.attention
-    scale_n         keys that share an INT8 value scale: `scale_n` of prepare.prepare and reference.prepare
+    block_n         keys that share the reference of P, `block_n` of reference.attention, and an INT8 value scale,
+                    `scale_n` of prepare.prepare and reference.prepare
     threads         of a thread block
     shared          bytes of dynamic shared memory; a kernel traps when it is given others
     shared_means    how many more where means are restored
@@ -46,7 +46,6 @@ class KernelSpec:
     p_scale: str
     block_m: int
     block_n: int
-    scale_n: int
     threads: int
     shared: int
     shared_means: int
@@ -93,7 +92,7 @@ def _sm90(head_dim: int, probability: str, p_scale: str) -> KernelSpec:
     stage += {"expcast": 8 * TILE, "u8": 4 * head_dim}.get(probability, 0)  # rows of ones, scales of V
     return KernelSpec(
         f"attention_sm90_{probability}", "sm90", ((9, 0),), head_dim, "int8", probability, p_scale,
-        block_m=TILE, block_n=TILE if probability == "u8" else 2 * TILE, scale_n=2 * TILE, threads=consumers + 128,
+        block_m=TILE, block_n=2 * TILE, threads=consumers + 128,
         shared=TILE * (head_dim + 4) + stages * stage + 4 * head_dim + 3 * 8,
         shared_means=TILE * head_dim + 8 * 8 * consumers,
         minimum_tokens=12288 if probability == "expcast" else 16384,
@@ -115,7 +114,7 @@ def _mma(head_dim: int, qk: str, probability: str) -> KernelSpec:
     return KernelSpec(
         f"attention_mma_{formats}", "mma", capabilities[probability], head_dim, qk, probability,
         p_scale="running" if four_bit_values else "tile",
-        block_m=TILE, block_n=tiles * TILE, scale_n=tiles * TILE, threads=256,
+        block_m=TILE, block_n=tiles * TILE, threads=256,
         shared=images * TILE * row + stages * stage + rows,
         shared_means=16 * 256,
         minimum_tokens=8192,

@@ -149,7 +149,7 @@ def _prepare_v(
     if v_format not in V_FORMATS:
         raise ParameterError("v_format", f"one of {', '.join(V_FORMATS)}", v_format, "choose one of these")
     if shared_tiles not in (1, 2):
-        raise ParameterError("shared_tiles", "1 or 2", shared_tiles, "take scale_n / 128 of the attention kernel")
+        raise ParameterError("shared_tiles", "1 or 2", shared_tiles, "take block_n / 128 of the attention kernel")
     outputs = _v_outputs(v, perm, v_format, means, shared_tiles)
     stages.prepare_v(v, perm, v_format, means, shared_tiles, *outputs)
     return outputs

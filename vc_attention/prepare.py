@@ -90,9 +90,9 @@ def prepare(
 ) -> Operands:  # fmt: skip
     """Operands of one call; q `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`, perm int32 `[B, H, Nk]` or None.
 
-    `means` False leaves the block means out (Action.PLAIN). `scale_n` is the attention kernel's: 128 or 256 keys that
-    share an INT8 value scale. Inputs of any strides are read where they lie and never written; fp32 is rounded to bf16
-    first. Extra memory is at most `extra_bytes`.
+    `means` False leaves the block means out (Action.PLAIN). `scale_n`: keys that share an INT8 value scale, 128 or
+    256, `block_n` of the attention kernel. Inputs of any strides are read where they lie and never written; fp32 is
+    rounded to bf16 first. Extra memory is at most `extra_bytes`.
     """
     means = means and numerics.mean != "none"
     seqlen_q, seqlen_k = q.shape[2], k.shape[2]

@@ -51,7 +51,7 @@ def error(spec: KernelSpec, device: torch.device, means: bool) -> float:
     random = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, n, spec.head_dim, generator=random) for n in (QUERIES, KEYS, KEYS))
     numerics = numerics_of(spec)
-    made = reference.prepare(2.0 * q, k, v + 1.0, numerics, None, means, spec.scale_n)
+    made = reference.prepare(2.0 * q, k, v + 1.0, numerics, None, means, spec.block_n)
     made = dataclasses.replace(made, v_mean=layout.tf32(made.v_mean))
     expected = reference.attention(made, numerics, spec.block_n).double()
     out = dispatch.run(operands_on(device, made, means), numerics, torch.bfloat16)

@@ -15,15 +15,13 @@ constexpr float kMagic = 12582912.f;
 constexpr float kMagicWithSlack = kMagic + 2.f;
 constexpr int kMasked = (int)0xFF800000;  // -infinity, and the smallest integer among scores
 
-// kOwnReferences: each tile is encoded against its own row maximum, else both against that of the step.
-template <class C, bool kOwnReferences = false>
+template <class C>
 struct Softmax {
     float slope[2][2], offset[2][2];  // [tile][row] code or exponent of a score with float bits s: s * slope + offset
     float running_max[2];
-    float bias[2];      // O and the row sums are in units of 2^-bias
-    float weight[2];    // of the step's codes in that unit
-    float lead[2];      // log2 of it
-    float share[2][2];  // [tile][row] what codes with references of their own count of that weight
+    float bias[2];    // O and the row sums are in units of 2^-bias
+    float weight[2];  // of the step's codes in that unit
+    float lead[2];    // log2 of it
     // [tile][row] exact exponentials of this thread, or, where C::kSumsByProduct, of all keys: a product of the
     // exponentials as halves with ones costs half as many instructions as adding them up.
     float sum[2][2];
@@ -42,9 +40,10 @@ struct Softmax {
 
     // Row maxima over the quad, and what follows from them.
     __device__ __forceinline__ void set_reference(const int (&s)[128], bool first) {
-        float row_max[2], tile_max[2][2];
+        float row_max[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
+            int top[2];
 #pragma unroll
             for (int tile = 0; tile < 2; ++tile) {
                 const int* x = s + 64 * tile;
@@ -54,15 +53,15 @@ struct Softmax {
                     low = max(max(low, x[i + 2 * r]), x[i + 2 * r + 1]);
                     high = max(max(high, x[32 + i + 2 * r]), x[33 + i + 2 * r]);
                 }
-                // Key groups have scales of their own, so maxima meet in scaled units.
-                tile_max[tile][r] = (__int_as_float(max(low, high)) - kMagic) * slope[tile][r];
-                if (kOwnReferences) tile_max[tile][r] = quad_max(tile_max[tile][r]);
+                top[tile] = max(low, high);
             }
-            row_max[r] = fmaxf(tile_max[0][r], tile_max[1][r]);
-            if (!kOwnReferences) row_max[r] = quad_max(row_max[r]);
+            // Key groups have scales of their own, so maxima meet in scaled units.
+            row_max[r] =
+                fmaxf((__int_as_float(top[0]) - kMagic) * slope[0][r], (__int_as_float(top[1]) - kMagic) * slope[1][r]);
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
+            row_max[r] = quad_max(row_max[r]);
             if (C::kRunningMax) row_max[r] = running_max[r] = fmaxf(row_max[r], running_max[r]);
             constexpr float kOctaves = 1.f / C::kStepsPerOctave;
             if (first) bias[r] = -row_max[r] * kOctaves;
@@ -70,10 +69,7 @@ struct Softmax {
             weight[r] = exp2_approx(lead[r]);
 #pragma unroll
             for (int tile = 0; tile < 2; ++tile) {
-                // Within reach of the step's maximum: that of a masked tile is -infinity.
-                const float below = kOwnReferences ? fmaxf(tile_max[tile][r] - row_max[r], -32.f) : 0.f;
-                if (kOwnReferences) share[tile][r] = exp2_approx(below);
-                offset[tile][r] = fmaf(-kMagicWithSlack, slope[tile][r], C::kTopCode - (row_max[r] + below));
+                offset[tile][r] = fmaf(-kMagicWithSlack, slope[tile][r], C::kTopCode - row_max[r]);
                 sum[tile][r] = 0.f;
             }
         }

@@ -16,26 +16,14 @@ __device__ __forceinline__ void step(Consumer<C>& c, int tile) {
         c.wait_step(C::kVFull, tile);  // beside the product, where waiting costs nothing
         wgmma_wait<0>();
         c.template take_scores<kLast>(tile, s);
-        // Which tile is encoded first decides whether ptxas finds registers for the last step.
-        constexpr int kFirst = C::kInt8Values && C::kHeadDim == 128;
-        c.softmax.encode(kFirst, s + 64 * kFirst, p[kFirst]);
-        c.softmax.encode(1 - kFirst, s + 64 * (1 - kFirst), p[1 - kFirst]);
+        c.softmax.encode(0, s, p[0]);
+        c.softmax.encode(1, s + 64, p[1]);
         if (c.softmax.runs_away()) c.move_reference();  // here, where no scores are alive
     }
-    float t[Consumer<C>::kRegistersT];
-    if constexpr (C::kInt8Values) {
-        int product[2][Consumer<C>::kRegistersO];
-        c.issue_values(tile, p[0], product[0]);
-        wgmma_wait<0>();
-        c.issue_values(tile + 1, p[1], product[1]);
-        c.weigh_first(product[0], t);
-        wgmma_wait<0>();
-        c.merge(tile, t, product[1]);
-    } else {
-        c.issue_values(tile, p, t);
-        wgmma_wait<0>();
-        c.merge(tile, t);
-    }
+    typename Consumer<C>::Product t[Consumer<C>::kRegistersT];
+    c.issue_values(tile, p, t);
+    wgmma_wait<0>();
+    c.merge(tile, t);
     if (C::kMean && (kLast || (tile + C::kStepTiles) % C::kMeanTiles == 0)) c.restore_means(tile);
 }
 

@@ -10,15 +10,25 @@
 #include "ptx/wgmma.cuh"
 #include "sm90/config.cuh"
 
+template <bool kFirst, class A, class B>
+struct Select {
+    using Type = A;
+};
+template <class A, class B>
+struct Select<false, A, B> {
+    using Type = B;
+};
+
 template <class C>
 struct Consumer {
     static constexpr int kRegistersO = C::kHeadDim / 2;
     static constexpr int kRegistersT = kRegistersO + C::kOnesRows / 2;
+    using Product = typename Select<C::kInt8Values, int, float>::Type;
 
     const AttentionParams& params;
     const int warpgroup, lane;
-    Softmax<C, C::kInt8Values> softmax;  // 255 levels need references of their own, FP8 hardly gains
-    float row_sum[2] = {0.f, 0.f};       // of the even tiles in even lanes, of the odd ones in odd lanes
+    Softmax<C> softmax;
+    float row_sum[2] = {0.f, 0.f};  // of the even tiles in even lanes, of the odd ones in odd lanes
     float o[kRegistersO];
     u32 q[C::kHeadDim / 32][4];  // A fragments of Q, unless C leaves it in shared memory
 
@@ -91,32 +101,35 @@ struct Consumer {
         softmax.set_reference(s, tile == 0);
     }
 
-    // T = P V of both tiles, FP8.
-    __device__ __forceinline__ void issue_values(int tile, const u32 (&p)[2][16], float (&t)[kRegistersT]) {
+    // T = P V over both tiles.
+    __device__ __forceinline__ void issue_values(int tile, const u32 (&p)[2][16], Product (&t)[kRegistersT]) {
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             const u64 v = matrix_descriptor<128>(C::kV + stage(tile + i / 4) * C::kVStage) + 2 * (i % 4);
-            i == 0 ? wgmma_e4m3<false>(t, p[0], v) : wgmma_e4m3<true>(t, p[i / 4] + 4 * (i % 4), v);
+            if constexpr (C::kInt8Values) {
+                i == 0 ? wgmma_u8s8<false>(t, p[0], v) : wgmma_u8s8<true>(t, p[i / 4] + 4 * (i % 4), v);
+            } else {
+                i == 0 ? wgmma_e4m3<false>(t, p[0], v) : wgmma_e4m3<true>(t, p[i / 4] + 4 * (i % 4), v);
+            }
         }
         wgmma_commit();
     }
 
-    // T = P V of one tile, INT8.
-    __device__ __forceinline__ void issue_values(int tile, const u32 (&p)[16], int (&t)[kRegistersO]) {
-        const u64 v = matrix_descriptor<128>(C::kV + stage(tile) * C::kVStage);
-        wgmma_fence();
-        wgmma_u8s8<false>(t, p, v);
-#pragma unroll
-        for (int i = 1; i < 4; ++i) wgmma_u8s8<true>(t, p + 4 * i, v + 2 * i);
-        wgmma_commit();
-    }
-
     // O += weight * T, and the same for the row sums.
-    __device__ __forceinline__ void merge(int tile, float (&t)[kRegistersT]) {
+    __device__ __forceinline__ void merge(int tile, Product (&t)[kRegistersT]) {
         wgmma_landed(t);
+        const u32 scales = C::kVScale + stage(tile) * C::kVScaleStage + 8 * (lane & 3);
 #pragma unroll
-        for (int i = 0; i < kRegistersO; ++i) o[i] = fmaf(t[i], softmax.weight[i >> 1 & 1], o[i]);
+        for (int i = 0; i < kRegistersO; i += 4) {
+            float2 scale{1.f, 1.f};
+            if (C::kInt8Values) scale = load_shared_v2(scales + 8 * i);
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                o[i + 2 * r] = fmaf((float)t[i + 2 * r], softmax.weight[r] * scale.x, o[i + 2 * r]);
+                o[i + 2 * r + 1] = fmaf((float)t[i + 2 * r + 1], softmax.weight[r] * scale.y, o[i + 2 * r + 1]);
+            }
+        }
         release_step(C::kVEmpty, tile);
         float sum[2];
 #pragma unroll
@@ -127,45 +140,8 @@ struct Consumer {
                 sum[r] = sum_of_own_tile(softmax.sum[0][r], softmax.sum[1][r]);
             }
             sum[r] *= softmax.weight[r];
+            row_sum[r] += sum[r];
         }
-        add_row_sums(tile, sum);
-    }
-
-    // weight * T of the first tile, INT8, while the second one's product runs.
-    __device__ __forceinline__ void weigh_first(int (&first)[kRegistersO], float (&t)[kRegistersO]) const {
-        wgmma_landed(first);
-        const float weight[2] = {softmax.weight[0] * softmax.share[0][0], softmax.weight[1] * softmax.share[0][1]};
-#pragma unroll
-        for (int i = 0; i < kRegistersO; ++i) t[i] = (float)first[i] * weight[i >> 1 & 1];
-        wgmma_landed(t);
-    }
-
-    // O += scale * (what weigh_first left + weight * T of the second tile): both tiles have the scales of the first.
-    __device__ __forceinline__ void merge(int tile, const float (&first)[kRegistersO], int (&second)[kRegistersO]) {
-        wgmma_landed(second);
-        const u32 scales = C::kVScale + stage(tile) * C::kVScaleStage + 8 * (lane & 3);
-        float weight[2], sum[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            weight[r] = softmax.weight[r] * softmax.share[1][r];
-            sum[r] = sum_of_own_tile(softmax.sum[0][r], softmax.sum[1][r]);
-            sum[r] *= softmax.weight[r] * (lane & 1 ? softmax.share[1][r] : softmax.share[0][r]);
-        }
-#pragma unroll
-        for (int i = 0; i < kRegistersO; i += 2) {
-            const float w = weight[i >> 1 & 1];
-            const float2 scale = load_shared_v2(scales + 8 * (i & ~3));
-            o[i] = fmaf(fmaf((float)second[i], w, first[i]), scale.x, o[i]);
-            o[i + 1] = fmaf(fmaf((float)second[i + 1], w, first[i + 1]), scale.y, o[i + 1]);
-        }
-        release_step(C::kVEmpty, tile);
-        add_row_sums(tile, sum);
-    }
-
-    // `sum`: weighted, of the tile of the lane's parity.
-    __device__ __forceinline__ void add_row_sums(int tile, const float (&sum)[2]) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) row_sum[r] += sum[r];
         // Lane q of a quad keeps the sums of tiles 4c + q, as the A fragment of restore_means wants them.
         if (C::kMean && ((tile ^ lane) & 2) == 0) store_shared_v2(tile_sums_address(tile), sum[0], sum[1]);
     }

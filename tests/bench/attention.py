@@ -32,7 +32,7 @@ def ours(shape: Shape, q, k, v, profile: str) -> list[Subject]:
     out, grouping = attention.attend(q, k, v, numerics=numerics, action=Action.GROUP, backend="cuda")
     spec = attention.kernel_for(q, k, numerics, "cuda")
     operands = {
-        means: prepare.prepare(q, k, v, numerics, grouping.perm, means, spec.scale_n) for means in (True, False)
+        means: prepare.prepare(q, k, v, numerics, grouping.perm, means, spec.block_n) for means in (True, False)
     }
 
     def call(action: Action):

@@ -12,6 +12,7 @@ import torch
 
 ROUNDS = 3
 SHORTEST = 1.0  # ms; shorter calls are timed several at a time
+LONG = 50.0  # ms; a call that takes longer needs no call before it to warm up
 
 
 class Telemetry:
@@ -80,14 +81,15 @@ def measure(subjects: list[Subject], seconds: float) -> None:
     """Fills times and telemetry. Subjects take turns, in reverse in every other round, so that a card that warms up or
     is throttled treats all alike; each gets about `seconds` in all and at least two samples a round."""
     telemetry = Telemetry()
-    repeats = {}
+    repeats, once = {}, {}
     for subject in subjects:
         subject.call()
-        once = _timed(subject.call, 1)
-        repeats[subject.name] = max(1, min(20, round(SHORTEST / max(once, 1e-3))))
+        once[subject.name] = _timed(subject.call, 1)
+        repeats[subject.name] = max(1, min(20, round(SHORTEST / max(once[subject.name], 1e-3))))
     for turn in range(ROUNDS):
         for subject in subjects if turn % 2 == 0 else subjects[::-1]:
-            subject.call()
+            if once[subject.name] < LONG:
+                subject.call()
             torch.cuda.synchronize()
             first, end = len(telemetry.samples), time.monotonic() + seconds / ROUNDS
             taken = 0

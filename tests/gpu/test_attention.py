@@ -45,7 +45,7 @@ def inputs(batch, heads, seqlen_q, seqlen_k, head_dim, seed=0, gain=2.0):
 def both(spec, means, q, k, v, dtype=torch.bfloat16, poison=False):
     """(kernel's output, reference's in fp64) from the same operands, made by the reference."""
     numerics = selftest.numerics_of(spec)
-    made = reference.prepare(q, k, v, numerics, None, means, spec.scale_n)
+    made = reference.prepare(q, k, v, numerics, None, means, spec.block_n)
     made = dataclasses.replace(made, v_mean=layout.tf32(made.v_mean))
     operands = selftest.operands_on(CUDA, made, means)
     if poison:
@@ -99,7 +99,7 @@ def test_peaky_heads_and_fp16(spec, means):
 def test_fp16_output_saturates(spec, means):
     numerics = selftest.numerics_of(spec)
     q, k, v = inputs(1, 2, 200, 700, spec.head_dim)
-    made = reference.prepare(q, k, v * 1e6, numerics, None, means, spec.scale_n)
+    made = reference.prepare(q, k, v * 1e6, numerics, None, means, spec.block_n)
     out = dispatch.run(selftest.operands_on(CUDA, made, means), numerics, torch.float16)
     assert out.isfinite().all() and out.abs().amax() == torch.finfo(torch.float16).max
 
@@ -168,7 +168,7 @@ def test_a_call_end_to_end(profile, action):
 def test_same_bits_on_every_run():
     spec = dispatch.KERNELS[0]
     numerics = selftest.numerics_of(spec)
-    made = reference.prepare(*inputs(1, 4, 2000, 3000, 128), numerics, None, True, spec.scale_n)
+    made = reference.prepare(*inputs(1, 4, 2000, 3000, 128), numerics, None, True, spec.block_n)
     operands = selftest.operands_on(CUDA, made, True)
     first = dispatch.run(operands, numerics, torch.bfloat16)
     for _ in range(20):

@@ -55,7 +55,7 @@ def limit(spec, keys):
 
 
 def operands(spec, means, q, k, v):
-    made = reference.prepare(q, k, v, selftest.numerics_of(spec), None, means, spec.scale_n)
+    made = reference.prepare(q, k, v, selftest.numerics_of(spec), None, means, spec.block_n)
     return selftest.operands_on(CUDA, made, means)
 
 
@@ -166,7 +166,7 @@ def test_error_against_the_paper(heads, profile, paper, bound, capsys):
         numerics = PROFILES[name]
         perm = reference.group(v, numerics, Action.GROUP).perm
         spec = next((s for s in emulated.SPECS if not s.misfits(numerics, 128)), None)
-        made = reference.prepare(q, k, v, numerics, perm, True, spec.scale_n if spec else 128)
+        made = reference.prepare(q, k, v, numerics, perm, True, spec.block_n if spec else 128)
         if spec:
             out = dispatch.run(selftest.operands_on(CUDA, made, True), numerics, torch.float16)[:, :, rows]
         else:
@@ -181,7 +181,7 @@ def test_error_against_the_paper(heads, profile, paper, bound, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", sorted({spec.unit for spec in emulated.SPECS}))
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
-def test_clean(tool, unit):
+def test_sanitizer_is_clean(tool, unit):
     program = shutil.which("compute-sanitizer")
     if program is None:
         pytest.skip("compute-sanitizer is not on PATH: it comes with the CUDA toolkit")
