@@ -14,8 +14,12 @@ from . import history, kernels
 from .model_file import HEAD_DIM, ModelShape
 from .settings import settings
 
-# Kernel -> how many times as fast as BF16 FlashAttention-3 a complete call of at least so many tokens was on an H200.
-MEASURED = {"attention_sm90_expcast": (37440, 1.7), "attention_sm90_u8": (75600, 1.36)}
+# Kernel -> {tokens: how many times as fast as PyTorch's attention a complete call was on an H200}: docs/sm90-log.md,
+# column "x cuDNN", which is what PyTorch takes there. A call counts as the longest one that is no longer than it.
+MEASURED = {
+    "attention_sm90_expcast": {75600: 2.04, 37440: 1.95, 16384: 1.51},
+    "attention_sm90_u8": {75600: 1.61, 16384: 1.2},
+}
 LOADERS = ("unet_name", "ckpt_name", "model")  # widgets with a model's file; the last is WanVideoWrapper's
 LATENTS = ("latent_image", "image_embeds", "samples", "latent", "video_latent")
 SAMPLES = {"latent_image", "image_embeds"}  # what samplers take
@@ -30,8 +34,9 @@ def forecast(prompt: dict, node: str, shape_of: Callable[[str, str], ModelShape 
     """The forecast for patch node `node` of an API-format prompt.
 
     tokens of a self-attention call; reason: why stock attention will run, or kernel: what will run instead, bytes: GPU
-    memory that it takes beside the model's own; factor, attention_factor: how many times as fast the model and its
-    attention will be, or None, and the source of that: "last run" or "H200".
+    memory for groups (the low-bit operands of a call fit where the model's other layers had theirs); factor,
+    attention_factor: how many times as fast the model and its attention will be, or None, and the source of that: "last
+    run" or "H200".
     shape_of: (name of the loader's widget, file) -> shape. Raises Unknown, and ParameterError for impossible widgets.
     """
     widgets = {name: _value(prompt, given) for name, given in prompt[node]["inputs"].items() if name != "model"}
@@ -48,8 +53,7 @@ def forecast(prompt: dict, node: str, shape_of: Callable[[str, str], ModelShape 
     choice = kernels.choose(chosen, HEAD_DIM, device, tokens)
     if choice.reason:
         return {**found, "reason": choice.reason}
-    kept = conditions * shape.layers * state_bytes(shape, tokens, choice.numerics)
-    found |= {"kernel": choice.name, "bytes": kept + operand_bytes(shape, tokens, choice.numerics)}
+    found |= {"kernel": choice.name, "bytes": conditions * shape.layers * state_bytes(shape, tokens, choice.numerics)}
     if choice.backend == "cuda":
         found["attention_factor"], found["source"] = _attention_factor(str(chosen), choice.name, tokens)
         if found["attention_factor"]:
@@ -61,13 +65,6 @@ def state_bytes(shape: ModelShape, tokens: int, numerics: Numerics) -> int:
     """Bytes of one layer's grouping of one condition: `Grouping` of vc_attention/config.py."""
     clusters = cluster_count(tokens, numerics)
     return shape.heads * (4 * tokens + clusters * (HEAD_DIM + 4) + 4)
-
-
-def operand_bytes(shape: ModelShape, tokens: int, numerics: Numerics) -> int:
-    """Bytes of q, k and v in low bits, which exist beside the model's own during a call."""
-    width = {"nvfp4": 9 / 16, "none": 2.0}  # 4 bits and a scale of 8 for every 16; else a byte
-    parts = 2 * width.get(numerics.qk, 1.0) + width.get(numerics.pv, 1.0)
-    return round(shape.heads * tokens * HEAD_DIM * parts)
 
 
 def whole_factor(shape: ModelShape, tokens: int, attention_factor: float) -> float:
@@ -85,8 +82,8 @@ def _attention_factor(profile: str, kernel: str, tokens: int) -> tuple[float | N
         alike = lengths and max(lengths) <= ALIKE * tokens and tokens <= ALIKE * max(lengths)
         if alike and report["profile"] == profile and time["saved"] is not None and spent:
             return (spent + time["saved"]) / spent, "last run"
-    least, factor = MEASURED.get(kernel, (0, None))
-    return (factor, "H200") if factor and tokens >= least else (None, None)
+    factors = [factor for length, factor in MEASURED.get(kernel, {}).items() if length <= tokens]
+    return (factors[0], "H200") if factors else (None, None)
 
 
 def _model(prompt: dict, node: str, shape_of) -> ModelShape:

@@ -13,6 +13,7 @@ HEAD_DIM = 128
 # Channels of a video latent -> pixels that one of its cells is wide and high. ComfyUI's latent formats do not say.
 PIXELS_OF = {16: 8, 32: 16, 48: 16}
 FRAMES_PER_LATENT_FRAME = 4
+NOT_FOR_VIDEO = ("txt_", "_mod.", "cross_attn.k", "cross_attn.v")  # matrices that multiply text or the time step
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,6 @@ def _of_config(config: dict, shapes: dict[str, list[int]]) -> ModelShape | None:
     matrices = [
         shape[0] * shape[1]
         for name, shape in shapes.items()
-        if name.startswith(blocks) and len(shape) == 2 and "txt_" not in name and "_mod." not in name
+        if name.startswith(blocks) and len(shape) == 2 and not any(word in name for word in NOT_FOR_VIDEO)
     ]
     return ModelShape(kind, layers, heads, PIXELS_OF[channels] * config["patch_size"][-1], sum(matrices))

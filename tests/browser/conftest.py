@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -111,8 +112,18 @@ class Interface:
         return self.screenshot(name, clip | {k: spot[k] + 2 * margin for k in ("width", "height")})
 
     def close_toasts(self) -> None:
-        self.page.evaluate("() => app.extensionManager.toast.removeAll()")
-        self.page.wait_for_timeout(500)
+        """Press the button of every toast of ours."""
+        self.page.evaluate("""() => {
+            const words = ['VC-Attention leaves', 'VC-Attention took over'];
+            for (const element of document.querySelectorAll('span, div, p, h3')) {
+                const text = element.children.length ? '' : element.textContent.trim();
+                if (!words.some(start => text.startsWith(start))) continue;
+                let toast = element;
+                while (toast && !toast.querySelector('button')) toast = toast.parentElement;
+                toast?.querySelector('button').click();
+            }
+        }""")
+        self.page.wait_for_timeout(700)
 
     def screenshot(self, name: str, clip: dict | None = None) -> Path:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
@@ -150,6 +161,7 @@ def interface(request, browser, start_comfy, artists_models):
     arguments = ["--extra-model-paths-config", str(artists_models)]
     server = start_comfy(frontend=FRONTENDS[request.param], arguments=arguments)
     server.post("/settings", {"LiteGraph.Node.TooltipDelay": 100})
+    shutil.copy(environment.ROOT / "docs" / "images" / "node.png", server.base_directory / "input" / "example.png")
     page = browser.new_page(viewport={"width": 1600, "height": 1000})
     page.set_default_timeout(90_000)  # generous: all of this may share two cores with other work
     errors: list[str] = []

@@ -15,7 +15,7 @@ from vc_pack.nodes.model_file import ModelShape
 from tests.comfy.graphs import Graph
 
 CPU = torch.device("cpu")
-WAN_14B = ModelShape("wan2.1", layers=40, heads=40, token=16, weights=14_000_000_000)
+WAN_14B = ModelShape("wan2.1", layers=40, heads=40, token=16, weights=12_000_000_000)
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +42,8 @@ def test_tokens_and_memory_are_counted():
     found = ask(*graph())
     assert found["tokens"] == 21 * 45 * 80 == 75_600 and found["kernel"] == "reference (torch operations)"
     one = 40 * 40 * (4 * 75_600 + 512 * 132 + 4)  # layers, heads, of each: permutation, clusters with their rank, step
-    operands = 3 * 40 * 75_600 * 128
-    assert found["bytes"] == one + operands
-    assert ask(*graph(cfg=3.5))["bytes"] == 2 * one + operands  # a second condition has its own groups
+    assert found["bytes"] == one
+    assert ask(*graph(cfg=3.5))["bytes"] == 2 * one  # a second condition has its own groups
     assert found["factor"] is None  # the reference is for checking
 
 
@@ -65,11 +64,14 @@ def test_speed_comes_from_the_measurements_until_there_was_a_run(monkeypatch):
     fast = dataclasses.replace(choice, backend="cuda", name="attention_sm90_expcast")
     monkeypatch.setattr(kernels, "choose", lambda *args: fast)
     found = ask(*graph(backend="auto"))
-    assert (found["attention_factor"], found["source"]) == (1.7, "H200")
-    assert 1.0 < found["factor"] < 1.7  # attention is not all
+    assert (found["attention_factor"], found["source"]) == (2.04, "H200")
+    assert ask(*graph(backend="auto", length=17))["attention_factor"] == 1.51  # 18,000 tokens
+    assert ask(*graph(backend="auto", length=5))["attention_factor"] is None  # shorter than anything measured
+    # The whole model was measured as well: tests/bench/results/models.md has 1.56.
+    assert found["factor"] == pytest.approx(1.56, rel=0.05)
     time = {"grouping": 10.0, "preparation": 10.0, "attention": 75.0, "guard": 5.0, "saved": 50.0}
     profile = str(forecast.settings(**_widgets()))
-    for seqlen, expected in [(10_000, 1.7), (75_600, 1.5)]:  # a run of other lengths says nothing
+    for seqlen, expected in [(10_000, 2.04), (75_600, 1.5)]:  # a run of other lengths says nothing
         history.keep("8", "3", {"profile": profile, "time": time, "layers": [{"seqlen": seqlen}]}, "")
         assert ask(*graph(backend="auto"))["attention_factor"] == pytest.approx(expected)
 

@@ -22,7 +22,8 @@ function lines(forecast) {
     if (forecast.reason) return [{ text: say("forecast.stock", { tokens, why: forecast.reason }), faint: true }];
     const gpu = say("forecast.tokens", { tokens, memory: memory(forecast.bytes) });
     if (!forecast.factor) return [{ text: gpu, faint: true }];
-    const values = { factor: forecast.factor.toFixed(2), attention: forecast.attention_factor.toFixed(2) };
+    const round = (factor) => (Math.floor(10 * factor) / 10).toFixed(1); // nobody minds a run that is faster than told
+    const values = { factor: round(forecast.factor), attention: round(forecast.attention_factor) };
     return [{ text: gpu, faint: true }, { text: say(`forecast.${forecast.source}`, values), faint: true }];
 }
 
