@@ -38,9 +38,9 @@ def hunyuan(run: Run) -> dict[str, Node]:
     size = {"width": run.width, "height": run.height, "length": run.length, "batch_size": 1}
     if run.image:
         vision = {"clip_name": run.clip_vision.name}
-        nodes["vision"] = Node("CLIPVisionLoader", vision, (LEFT, 1330), (WIDE, 60), files=[run.clip_vision])
+        nodes["vision"] = Node("CLIPVisionLoader", vision, (LEFT, 1450), (WIDE, 60), files=[run.clip_vision])
         seen = {"clip_vision": Link("vision"), "image": Link("image"), "crop": "center"}
-        nodes["seen"] = Node("CLIPVisionEncode", seen, (LEFT, 1440), (WIDE, 80))
+        nodes["seen"] = Node("CLIPVisionEncode", seen, (LEFT, 1560), (WIDE, 80))
         sockets = {"positive": positive, "negative": negative, "vae": Link("vae"), "start_image": Link("image")}
         sockets["clip_vision_output"] = Link("seen")
         nodes["size"] = _sized("HunyuanVideo15ImageToVideo", {**sockets, **size})
@@ -134,7 +134,7 @@ def _switched(nodes: dict[str, Node]) -> dict[str, Node]:
 
 
 def _picture(run: Run) -> dict[str, Node]:
-    load = Node("LoadImage", {"image": "example.png"}, (LEFT, 960), (WIDE, 320), "First picture")
+    load = Node("LoadImage", {"image": "example.png"}, (LEFT, 1080), (WIDE, 320), "First picture")
     return {"image": load} if run.image else {}
 
 
@@ -145,9 +145,9 @@ def _wrapper_picture(run: Run) -> dict[str, Node]:
     tiles = dict(enable_vae_tiling=False, tile_x=272, tile_y=272, tile_stride_x=144, tile_stride_y=128)
     return {
         **_picture(run),
-        "fit": Node("ImageScale", {**fit, "crop": "center"}, (LEFT, 1330), (WIDE, 130)),
+        "fit": Node("ImageScale", {**fit, "crop": "center"}, (LEFT, 1450), (WIDE, 130)),
         "encoded": Node(
-            "WanVideoEncode", {"vae": Link("vae"), "image": Link("fit"), **tiles}, (LEFT, 1510), (WIDE, 180)
+            "WanVideoEncode", {"vae": Link("vae"), "image": Link("fit"), **tiles}, (LEFT, 1630), (WIDE, 180)
         ),
     }
 
