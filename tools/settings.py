@@ -258,7 +258,8 @@ TINY_WAN = replace(
     steps=12,
     cfg=2.0,
     shift=3.0,
-    positive="shapes spinning",
+    seed=2,
+    positive="blobs deforming",
     negative="",
     patch={"min_tokens": 256},
 )
