@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from tests.bench import peers, preparation
 from tests.bench.accuracy import Judge
 from tests.bench.measure import Subject, measure
@@ -11,9 +9,9 @@ from tests.bench.shapes import Shape, tensors
 from vc_attention import attention, dispatch, prepare
 from vc_attention.config import PROFILES, Action, Numerics
 
-PROFILE_NAMES = ("balanced", "quality")
+ACTIONS = {"balanced": tuple(Action), "quality": (Action.REUSE,)}
 BY_REFERENCE = ("paper-8bit", "sage2-like")
-PROBABILITIES = {PROFILES[name].probability for name in PROFILE_NAMES}
+PROBABILITIES = {PROFILES[name].probability for name in ACTIONS}
 HERE = [spec for spec in dispatch.KERNELS if spec.arch == "sm90" and spec.probability in PROBABILITIES]
 UNITS = (*preparation.UNITS, *sorted({spec.unit for spec in HERE}))
 BASELINES = tuple(peers.PEERS)
@@ -29,7 +27,7 @@ NOTES = [
 def ours(shape: Shape, q, k, v, profile: str) -> list[Subject]:
     """The kernel alone, with and without block means, and complete calls of one profile."""
     numerics: Numerics = PROFILES[profile]
-    out, grouping = attention.attend(q, k, v, numerics=numerics, action=Action.GROUP, backend="cuda")
+    grouping = prepare.group(v, numerics, Action.GROUP)
     spec = attention.kernel_for(q, k, numerics, "cuda")
     operands = {
         means: prepare.prepare(q, k, v, numerics, grouping.perm, means, spec.block_n) for means in (True, False)
@@ -45,13 +43,13 @@ def ours(shape: Shape, q, k, v, profile: str) -> list[Subject]:
         return lambda: dispatch.run(operands[means], numerics, q.dtype)
 
     kernels = {f"kernel, {profile}": kernel(True), f"kernel, {profile}, plain": kernel(False)}
-    calls = {f"call, {profile}, {action.value}": call(action) for action in Action}
+    calls = {f"call, {profile}, {action.value}": call(action) for action in ACTIONS[profile]}
     return [Subject(name, call, flops=shape.flops) for name, call in (kernels | calls).items()]
 
 
-def share(rows: list[dict], shape: Shape, profile: str) -> str:
+def share(rows: list[dict], shape: Shape, profile: str = "balanced") -> str:
     """What grouping and preparation take of the attention, averaged over the default schedule."""
-    ms = {row["name"]: row["ms"]["median"] for row in rows if "ms" in row}
+    ms = {row["name"]: row["ms"]["median"] for row in rows}
     taken = [ms[f"call, {profile}, {action.value}"] for action in preparation.actions()]
     mean, kernel = sum(taken) / len(taken), ms[f"kernel, {profile}"]
     text = f"{shape}, {profile}: a step takes {mean:.2f} ms on average over {len(taken)} steps of the default schedule"
@@ -63,13 +61,13 @@ def run(shape: Shape, seconds: float) -> tuple[list[dict], list[str]]:
     judge = Judge(q, k, v)
     others, absent = peers.available(q, k, v)
     table = [Subject(name, call, flops=shape.flops) for name, call in others.items()]
-    for profile in PROFILE_NAMES:
+    for profile in ACTIONS:
         table += ours(shape, q, k, v, profile)
     for subject in table:
-        subject.accuracy = judge(subject.call())
-        torch.cuda.empty_cache()
+        subject.judge = judge
     measure(table, seconds)
     rows = [subject.row(str(shape)) for subject in table]
-    rows += [{"name": f"{name}, by reference", "shape": str(shape)} | judge.by_reference(name) for name in BY_REFERENCE]
-    notes = [share(rows, shape, profile) for profile in PROFILE_NAMES]
-    return rows, notes + [f"no {name} here ({reason})" for name, reason in absent.items()]
+    note = share(rows, shape)
+    for name in BY_REFERENCE if shape.seeds else ():
+        rows.append({"name": f"{name}, by reference", "shape": str(shape)} | judge.by_reference(name))
+    return rows, [note] + [f"no {name} here ({reason})" for name, reason in absent.items()]

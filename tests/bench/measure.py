@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-ROUNDS = 3
+ROUNDS = 2
 SHORTEST = 1.0  # ms; shorter calls are timed several at a time
 LONG = 50.0  # ms; a call that takes longer needs no call before it to warm up
 
@@ -49,6 +49,7 @@ class Subject:
     call: Callable[[], object]
     flops: float = 0.0
     bytes: float = 0.0
+    judge: Callable[[torch.Tensor], dict] | None = None  # finds the errors of what one call gives
     accuracy: dict = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
     telemetry: list[tuple[float, float]] = field(default_factory=list)
@@ -78,12 +79,18 @@ def _timed(call: Callable[[], object], repeats: int) -> float:
 
 
 def measure(subjects: list[Subject], seconds: float) -> None:
-    """Fills times and telemetry. Subjects take turns, in reverse in every other round, so that a card that warms up or
-    is throttled treats all alike; each gets about `seconds` in all and at least two samples a round."""
+    """Fills times, telemetry and, where there is a judge, accuracy.
+
+    Subjects take turns, in reverse in the second round, so that a card that warms up or is throttled treats all alike;
+    each gets about `seconds` in all and at least two samples a round.
+    """
     telemetry = Telemetry()
     repeats, once = {}, {}
     for subject in subjects:
-        subject.call()
+        out = subject.call()
+        if subject.judge is not None:
+            subject.accuracy = subject.judge(out)
+        del out
         once[subject.name] = _timed(subject.call, 1)
         repeats[subject.name] = max(1, min(20, round(SHORTEST / max(once[subject.name], 1e-3))))
     for turn in range(ROUNDS):
