@@ -7,7 +7,7 @@ import torch
 from tests.gpu import cases, test_prepare, test_prepare_nvfp4
 from vc_attention import dispatch, reference, selftest
 
-SEEDS = range(24)
+SEEDS = range(12)
 # (batch, heads, queries, keys): one ragged tile; ragged tiles on both sides, an odd number of them; more than the 32
 # tiles that share an image of block means.
 SHAPES = ((1, 1, 5, 77), (2, 1, 150, 700), (1, 1, 1, 4300))

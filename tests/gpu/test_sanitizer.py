@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,26 +15,48 @@ from vc_attention.kernel_table import KERNELS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
+ROOT = Path(__file__).parents[2]
+CLEAN = r"SUMMARY: 0 (errors|hazards)"  # the exit status says nothing about races
 # initcheck must see who wrote a tensor, torch's own kernels included; the other tools look at ours alone.
 OURS = ("--kernel-regex", "kns=vc_")
 TOOLS = {"memcheck": OURS, "racecheck": OURS, "synccheck": OURS, "initcheck": ()}
+ATTENTION = {spec.unit: spec for spec in KERNELS}
 
 
-ATTENTION = {spec.unit: spec.capabilities for spec in KERNELS}
-CALLS = ("prepare()", *(f"attention({unit!r})" for unit in ATTENTION))
-
-
-@pytest.mark.parametrize("calls", CALLS)
-@pytest.mark.parametrize("tool", TOOLS)
-def test_clean(tool, calls):
+def sanitize(tool: str, *command: str) -> str:
+    """What the tool says of a command that ends well."""
     program = shutil.which("compute-sanitizer")
     if program is None:
         pytest.skip("compute-sanitizer is not on PATH: it comes with the CUDA toolkit")
-    for unit, capabilities in ATTENTION.items():
-        if unit in calls and torch.cuda.get_device_capability() not in capabilities:
-            pytest.skip(f"{unit} is not for this GPU")
-    script = f"from tests.gpu import sanitized_calls\nsanitized_calls.{calls}"
-    command = (program, "--tool", tool, *TOOLS[tool], "--error-exitcode", "99", sys.executable, "-c", script)
-    root = Path(__file__).parents[2]
-    run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=500)
+    run = subprocess.run((program, "--tool", tool, *command), cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+    return run.stdout
+
+
+@pytest.fixture(scope="module")
+def follows_bulk_copies(tmp_path_factory) -> bool:
+    """Whether racecheck finds nothing wrong with racecheck_probe.cu."""
+    if shutil.which("nvcc") is None:
+        return False
+    probe = tmp_path_factory.mktemp("probe") / "probe"
+    source = ROOT / "tests/gpu/racecheck_probe.cu"
+    subprocess.run(("nvcc", "-arch=sm_90a", "-std=c++17", "-I", ROOT / "csrc", source, "-o", probe), check=True)
+    return re.search(CLEAN, sanitize("racecheck", str(probe))) is not None
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_preparation_is_clean(tool):
+    script = "from tests.gpu import sanitized_calls; sanitized_calls.prepare()"
+    assert re.search(CLEAN, report := sanitize(tool, *TOOLS[tool], sys.executable, "-c", script)), report[-4000:]
+
+
+@pytest.mark.parametrize("unit", ATTENTION)
+@pytest.mark.parametrize("tool", TOOLS)
+def test_attention_is_clean(tool, unit, request):
+    spec = ATTENTION[unit]
+    if torch.cuda.get_device_capability() not in spec.capabilities:
+        pytest.skip(f"{unit} is not for this GPU")
+    if tool == "racecheck" and spec.arch == "sm90" and not request.getfixturevalue("follows_bulk_copies"):
+        pytest.skip("this racecheck calls a pipeline of bulk copies a race that is none: racecheck_probe.cu")
+    script = f"from tests.gpu import sanitized_calls; sanitized_calls.attention({unit!r})"
+    assert re.search(CLEAN, report := sanitize(tool, *OURS, sys.executable, "-c", script)), report[-4000:]
