@@ -111,19 +111,27 @@ class Interface:
         clip = {k: max(0, spot[k] - margin) for k in ("x", "y")}
         return self.screenshot(name, clip | {k: spot[k] + 2 * margin for k in ("width", "height")})
 
-    def close_toasts(self) -> None:
-        """Press the button of every toast of ours."""
-        self.page.evaluate("""() => {
-            const words = ['VC-Attention leaves', 'VC-Attention took over'];
+    def toasts(self, close: bool = False) -> list[str]:
+        """What each toast of ours says; `close` presses their buttons."""
+        code = """close => {
+            const words = ['VC-Attention leaves', 'VC-Attention took over'], toasts = new Set();
             for (const element of document.querySelectorAll('span, div, p, h3')) {
                 const text = element.children.length ? '' : element.textContent.trim();
                 if (!words.some(start => text.startsWith(start))) continue;
                 let toast = element;
                 while (toast && !toast.querySelector('button')) toast = toast.parentElement;
-                toast?.querySelector('button').click();
+                if (toast?.textContent.length < 1000) toasts.add(toast); // else a copy for screen readers
             }
-        }""")
-        self.page.wait_for_timeout(700)
+            return [...toasts].map(toast => {
+                if (close) toast.querySelector('button').click();
+                return toast.textContent;
+            });
+        }"""
+        return self.page.evaluate(code, close)
+
+    def close_toasts(self) -> None:
+        if self.toasts(close=True):
+            self.page.wait_for_timeout(1000)
 
     def screenshot(self, name: str, clip: dict | None = None) -> Path:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)

@@ -59,16 +59,16 @@ def test_without_kernels_one_toast_tells_what_to_do(canvas):
     canvas.load(small_workflow(seed=23, backend="auto"))
     canvas.wait_for_panels("256 tokens: the model's own attention will run (kernels need an NVIDIA GPU")
     canvas.press_run()
-    toasts = canvas.page.get_by_text("VC-Attention leaves the model's attention as it is")
-    toasts.first.wait_for()
+    canvas.page.get_by_text("VC-Attention leaves the model's attention as it is").first.wait_for()
     canvas.screenshot("toast")
     canvas.wait_until_done()
     canvas.wait_for_panels("0 attention calls taken over")
-    assert toasts.count() == 1 and canvas.page.get_by_text("run python -m vc_attention.doctor").count() == 1
+    (toast,) = canvas.toasts()
+    assert "kernels need an NVIDIA GPU, the tensors are on cpu" in toast and "vc_attention.doctor" in toast
     canvas.close_toasts()
     canvas.load(small_workflow(seed=24, backend="auto"))
     canvas.press_run()
     canvas.wait_until_done()
     canvas.wait_for_panels("0 attention calls taken over")
     canvas.page.wait_for_timeout(1000)
-    assert toasts.count() == 0
+    assert canvas.toasts() == []
