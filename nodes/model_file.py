@@ -43,8 +43,11 @@ def shape_of(path: Path, changed: float) -> ModelShape | None:
         return None
     from comfy import model_detection  # ComfyUI's own reading of a file, which needs shapes only
 
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    except ValueError:  # half a download
+        return None
     shapes = {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
     weights = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     prefix = model_detection.unet_prefix_from_state_dict(weights)

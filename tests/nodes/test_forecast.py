@@ -151,3 +151,5 @@ def test_the_header_of_a_model_file_is_enough(tmp_path, monkeypatch):
     assert found == ModelShape("wan2.1", layers=1, heads=2, token=16, weights=256 * 256)
     assert model_file.shape_of(header_file(tmp_path / "odd.safetensors", {**shapes, "head": [7]}), 0.0) is None
     assert model_file.shape_of(tmp_path / "wan.gguf", 0.0) is None
+    (tmp_path / "empty.safetensors").touch()
+    assert model_file.shape_of(tmp_path / "empty.safetensors", 0.0) is None
