@@ -134,6 +134,7 @@ class PlantBadLayer:
     CATEGORY = "vc_attention/tests"
     FUNCTION = "plant"
     RETURN_TYPES = ("MODEL",)
+    IS_CHANGED = classmethod(lambda cls, **_: float("nan"))  # nothing that uses it is ever answered from a cache
     INPUT_TYPES = classmethod(
         lambda cls: {
             "required": {"model": ("MODEL",), "block": ("INT", {}), "k_gain": ("FLOAT", {}), "q_gain": ("FLOAT", {})}
