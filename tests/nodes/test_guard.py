@@ -241,7 +241,7 @@ def test_on_a_gpu(reports):
     _, errors = sample(model, sigmas, error_budget="balanced", backend="cuda")
     data = reports[0].as_dict()
     assert [layer["ran"] for layer in data["layers"]] == [["balanced"] * 10] * BLOCKS and max(errors) < 0.03
-    assert data["guard"]["measured"] == 2 * BLOCKS and 0.003 < data["guard"]["worst"]["error"] < 0.03
+    assert data["guard"]["measured"] == 2 * BLOCKS and 0 < data["guard"]["worst"]["error"] < 0.03
     assert all(data["time"][stage] > 0 for stage in ("grouping", "preparation", "attention", "guard", "stock_call"))
 
 
