@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument("--clips", type=int, default=16)
     parser.add_argument("--latent-frames", type=int, default=9)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
@@ -76,13 +77,15 @@ def main() -> None:
     model = clips.Model(device)
     size = {"clips": options.clips, "latent_frames": options.latent_frames}
     result = {"machine": suite.machine(device), **size, "tables": {}}
-    for heading, (numerics, schedule, changes) in TABLES.items():
+    for heading in options.tables:
+        numerics, schedule, changes = TABLES[heading]
         rows = {heading: (numerics, schedule)}
         rows |= {name: (replace(numerics, **fields), when) for name, (fields, when) in changes.items()}
         make = {name: (lambda row=row: clips.Patch(*row)) for name, row in rows.items()}
-        found = suite.compare(model, make, options.clips, options.latent_frames, all_metrics=False)
-        result["tables"][heading] = found
-        suite.save(result, tables.ablations(result), options.out / "ablations")
+        found = result["tables"][heading] = {}
+        for name, values in suite.compare(model, make, options.clips, options.latent_frames, all_metrics=False):
+            found[name] = values
+            suite.save(result, tables.ablations(result), options.out / "ablations")
     print(tables.ablations(result))
 
 
