@@ -120,13 +120,10 @@ def train(options: argparse.Namespace) -> None:
         clock.log(f"bank of {count} clips of {length} latent frames")
     held_out = Bank(encoder, min(LENGTHS), 64, options.size, torch.Generator(device).manual_seed(options.seed + 1))
     context = flow.prompts(device).to(dtype)
-    batches = {length: options.tokens // (length * (options.size // 16) ** 2) for length in LENGTHS}
+    batches = {length: max(1, options.tokens // (length * (options.size // 16) ** 2)) for length in LENGTHS}
     networks = dict.fromkeys(LENGTHS, model)
     if device.type == "cuda":
-        try:
-            networks = _graphed(model, batches, banks, context)
-        except RuntimeError as error:
-            clock.log(f"no CUDA graphs: {error}")
+        networks = _graphed(model, batches, banks, context)
     clock.log(f"clips in a step, by length: {batches}")
     losses = {}
     while True:
