@@ -22,10 +22,13 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="device time for each row")
     parser.add_argument("--commit", help="commit of csrc, where the sources lie outside a repository")
+    parser.add_argument("--tables", action="store_true", help="measure nothing, write the tables of what is here again")
     arguments = parser.parse_args()
     unknown = set(arguments.benchmark) - set(BENCHMARKS)
     if unknown:
         parser.error(f"benchmark: no {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    if arguments.tables:
+        return results.write_tables(arguments.benchmark or list(BENCHMARKS))
     if not torch.cuda.is_available():
         parser.error("no CUDA device here")
 

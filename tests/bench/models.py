@@ -22,9 +22,7 @@ from tools.checkpoints import randomize
 from tools.graph import PATCH_DEFAULTS
 from vc_attention.schedule import RENEWING, Schedule, Step
 
-# None: a kernel's share of a whole model call is too small for every edit of its text to age these results. The header
-# names the commit of csrc that ran.
-UNITS = ()
+UNITS = ("prepare", "group", "attention_sm90_expcast")
 STOCK = "stock attention"
 BASELINES = (STOCK,)
 NOTES = [

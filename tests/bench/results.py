@@ -24,6 +24,11 @@ def code_hash(unit: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def older(head: dict) -> list[str]:
+    """Units of a result's header whose sources have changed since it was measured."""
+    return [unit for unit, recorded in head["code"].items() if unit not in UNITS or recorded != code_hash(unit)]
+
+
 def _git(*arguments: str) -> str:
     try:
         run = subprocess.run(("git", "-C", REPOSITORY, *arguments), capture_output=True, text=True, check=True)
@@ -78,8 +83,15 @@ def save(benchmark: str, head: dict, rows: list[dict], notes: list[str]) -> None
     FOLDER.mkdir(exist_ok=True)
     result = {"header": head, "notes": notes, "rows": rows}
     (FOLDER / f"{benchmark}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (FOLDER / f"{benchmark}.md").write_text(markdown(benchmark, result), encoding="utf-8")
+    write_tables([benchmark])
     plot(benchmark, result)
+
+
+def write_tables(benchmarks: list[str]) -> None:
+    """Write <benchmark>.md of every result on disk; it says so where the sources have changed since."""
+    for path in (FOLDER / f"{benchmark}.json" for benchmark in benchmarks):
+        if path.exists():
+            path.with_suffix(".md").write_text(markdown(path.stem, load(path)), encoding="utf-8")
 
 
 def load(path: Path) -> dict:
@@ -117,6 +129,8 @@ def markdown(benchmark: str, result: dict) -> str:
         f"{head['device']}, driver {head['driver']}, torch {head['torch']}, CUDA {head['cuda']}, {head['date']}, "
     ]
     lines[-1] += f"csrc {head['csrc_commit']}. Clocks and limits: {head['clocks']}. `{head['command']}`"
+    if changed := older(head):
+        lines += ["", f"**Older than the sources beside it:** {', '.join(changed)} changed since. Measure again."]
     lines += ["", *(f"- {note}" for note in result["notes"]), ""]
     for shape in dict.fromkeys(row["shape"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["shape"] == shape]

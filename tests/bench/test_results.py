@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.bench import accuracy, preparation, results, shapes
+from tests.bench.__main__ import BENCHMARKS
 from tests.bench.measure import Subject
 from vc_attention.config import Action
 
@@ -17,11 +18,21 @@ def test_there_are_results():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_results_are_of_these_sources(path):
+def test_a_result_says_when_the_sources_have_changed_since(path):
     """By what the compiler sees, not by date: measure again with the command in the header after changing a kernel."""
     head = results.load(path)["header"]
-    old = [unit for unit, recorded in head["code"].items() if recorded != results.code_hash(unit)]
-    assert not old, f"{path.name} was measured with other sources of {', '.join(old)}: run {head['command']}"
+    text = path.with_suffix(".md").read_text(encoding="utf-8")
+    told = text.partition("**Older than the sources beside it:** ")[2].partition(" changed since")[0]
+    assert told == ", ".join(results.older(head)), (
+        f"{path.name}: run {head['command']}; without such a GPU, python -m tests.bench --tables says that it is older"
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_result_knows_the_sources_of_its_benchmark(path):
+    """Without their hashes it would never get old."""
+    recorded, units = set(results.load(path)["header"]["code"]), set(BENCHMARKS[path.stem].UNITS)
+    assert recorded <= units and bool(recorded) == bool(units)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -52,6 +63,14 @@ def test_the_default_schedule_of_40_steps():
     assert [step for step, action in enumerate(taken) if action is Action.ASSIGN] == [12, 16, 20, 24, 28, 32, 36]
 
 
+def test_a_table_says_that_its_sources_changed():
+    head = {**dict.fromkeys(HEADER, "?"), "code": {"group": results.code_hash("group"), "prepare": "0", "gone": "0"}}
+    text = results.markdown("b", {"header": head, "rows": [], "notes": []})
+    assert "**Older than the sources beside it:** prepare, gone changed since." in text
+    head["code"] = {"group": results.code_hash("group")}
+    assert "Older" not in results.markdown("b", {"header": head, "rows": [], "notes": []})
+
+
 def test_speedups_compare_within_a_shape():
     rows = [
         {"name": name, "shape": shape, "ms": {"median": ms}}
@@ -80,7 +99,7 @@ def test_a_row_summarises_its_samples():
 
 
 def test_a_table_shows_the_columns_that_are_filled():
-    head = dict.fromkeys(HEADER, "?")
+    head = {**dict.fromkeys(HEADER, "?"), "code": {}}
     row = {"name": "a", "shape": "x", "ms": {"median": 2.0, "min": 1.0, "max": 3.0}, "rel_l2": 0.01}
     untimed = {"name": "c", "shape": "x", "rel_l2": 0.02}
     text = results.markdown("b", {"header": head, "rows": [row, untimed], "notes": ["remark"]})
