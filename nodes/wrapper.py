@@ -7,6 +7,7 @@ They are set once, found through the loaded model, and do nothing for models wit
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import weakref
@@ -59,7 +60,7 @@ class Ticket:
         return Ticket(self.settings, self.node_id)
 
     def forward(self, network, options: dict, call: dict) -> Forward:
-        """The Forward of a model call with the keywords `call`.
+        """The Forward of a model call with the arguments `call`.
 
         The grouping window is a share of this sampler's own steps: the wrapper does not tell of another's. Several
         calls of one step and condition are context windows or further conditions, told apart by their order.
@@ -103,9 +104,13 @@ def _hook(network) -> None:
         layer = type(getattr(block, "_orig_mod", block).self_attn)
         module = sys.modules[layer.__module__]
         original = module.attention
-    except (AttributeError, IndexError, TypeError) as reason:
+    except (AttributeError, IndexError, KeyError, TypeError) as reason:
         rule = "a model of WanVideoModelLoader with self-attention blocks"
         raise ParameterError("model", rule, type(network).__name__, "use VC-Attention Patch for others") from reason
+    # Versions of that pack that do not hand on the model's options would never come here, and say nothing.
+    if "transformer_options" not in inspect.signature(layer.forward).parameters:
+        rule = "a model of a ComfyUI-WanVideoWrapper that hands its options to self-attention"
+        raise ParameterError("model", rule, type(network).__name__, "update ComfyUI-WanVideoWrapper")
     if not hasattr(original, HOOKED):
         module.attention = _attention(original)
     if not hasattr(network, HOOKED):
@@ -118,14 +123,15 @@ def _before_model_call(network, args, kwargs):
     ticket = options.get(KEY)
     if not isinstance(ticket, Ticket):
         return None
-    return args, {**kwargs, "transformer_options": {**options, KEY: ticket.forward(network, options, kwargs)}}
+    call = {**dict(zip(("x", "t"), args, strict=False)), **kwargs}
+    return args, {**kwargs, "transformer_options": {**options, KEY: ticket.forward(network, options, call)}}
 
 
 def _attention(original):
     """The wrapper's attention function, whose self-attention calls carry the model's options."""
 
     def attention(q, k, v, *args, **kwargs):
-        if KEY in (kwargs.get("transformer_options") or {}):
+        if isinstance((kwargs.get("transformer_options") or {}).get(KEY), Forward):
             return ours(q, k, v, *args, **kwargs)
         return original(q, k, v, *args, **kwargs)
 

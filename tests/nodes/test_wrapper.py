@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import sys
 
 import pytest
 import torch
@@ -128,6 +129,38 @@ def test_settings_reach_the_calls(spy, shown):
 def test_a_model_of_another_kind_is_refused_in_words():
     with pytest.raises(ParameterError, match="WanVideoModelLoader"):
         wrapper.patched(Patcher(torch.nn.Linear(2, 2)), make_settings(), None)
+
+
+def test_a_version_that_keeps_its_options_from_attention_is_refused_in_words(monkeypatch):
+    def forward(self, q, k, v, seq_lens, attention_mode_override=None):
+        return q
+
+    monkeypatch.setattr(wrapper_model.WanSelfAttention, "forward", forward)
+    with pytest.raises(ParameterError, match="update ComfyUI-WanVideoWrapper"):
+        patched()
+
+
+def test_a_model_whose_module_is_gone_is_refused_in_words(monkeypatch):
+    monkeypatch.delitem(sys.modules, wrapper_model.WanSelfAttention.__module__)
+    with pytest.raises(ParameterError, match="WanVideoModelLoader"):
+        patched()
+
+
+@pytest.mark.parametrize("mode", ["sdpa", "radial_sage_attention"])
+def test_blocks_that_are_called_without_their_model_stay_as_they_are(spy, shown, mode):
+    """As that pack does where two models share their blocks' work: the options hold what the node left there."""
+    network = WanModel(mode=mode)
+    options = patched(network).model_options["transformer_options"]
+    x, text = torch.randn(1, 32, 256), torch.randn(1, 6, 256)
+    expected = network.blocks[0](x, text, 0, {})
+    assert torch.equal(network.blocks[0](x, text, 0, options), expected) and not spy
+
+
+def test_a_sampler_may_give_latent_and_time_by_position(spy, shown):
+    network = WanModel()
+    options = copy.deepcopy(patched(network).model_options["transformer_options"])
+    network([torch.randn(32, 256)], torch.tensor([900.0]), [torch.randn(6, 256)], transformer_options=options)
+    assert len(spy) == 2
 
 
 def test_a_compiled_block_is_found_and_sees_every_step(spy, shown):
