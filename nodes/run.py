@@ -115,7 +115,9 @@ class Forward:
         self.conditions = _distinct(options.get("uuids") or ())
         window = options.get("context_window")
         frames = getattr(window, "index_list", None)
-        self.window = window if frames is None else (getattr(window, "dim", None), tuple(frames))
+        if frames is not None:
+            window = (getattr(window, "dim", None), str(frames))
+        self.window = window if isinstance(window, Hashable) else str(window)  # other packs may put lists there
         self.passing_on = False
         self._ordinals: Counter[Hashable] = Counter()
 

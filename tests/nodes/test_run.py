@@ -106,9 +106,9 @@ def test_context_windows_have_groupings_of_their_own(spy, reports):
     assert reports[0].actions == {"group": 6, "reuse": 12}
 
 
-def test_a_context_window_of_another_pack_is_told_apart_by_itself(spy, reports):
+@pytest.mark.parametrize("windows", [(object(), object()), ([0, 1], [1, 2]), ({"frames": [0]}, {"frames": [1]})])
+def test_a_context_window_of_another_pack_is_told_apart_by_itself(spy, reports, windows):
     model = WanModel(fakes.Attention())
-    windows = [object(), object()]
     schedule = [(s, {"context_window": w}) for s in SIGMAS[:3] for w in windows]
     fakes.sample(patched(fakes.Patcher(model), make_settings(), None), SIGMAS, model, schedule)
     assert reports[0].actions == {"group": 4, "reuse": 8}
