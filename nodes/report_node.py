@@ -46,7 +46,7 @@ class VCAttentionReport(io.ComfyNode):
         found = [run for run in history.runs_among(nodes) if nodes[run["patch"]]["class_type"].startswith(PATCHES)]
         runs = [{"title": _title(nodes[run["patch"]]), **run} for run in found]
         document = [{"title": run["title"], "node": run["patch"], **run["report"]} for run in runs]
-        text = "\n".join("\n".join((run["title"], *report_picture.facts(run["report"]))) for run in runs)
+        text = "\n\n".join("\n".join((run["title"], *report_picture.facts(run["report"]))) for run in runs)
         if document and isinstance(hidden.extra_pnginfo, dict):
             # ComfyUI hands this one dictionary to every node of the prompt, and nodes that save write all of it.
             hidden.extra_pnginfo[KEY] = document

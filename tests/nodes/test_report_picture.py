@@ -1,6 +1,8 @@
 """The Report node's picture: the cells say what the data says, whatever was measured."""
 
 import copy
+import json
+from pathlib import Path
 
 import pytest
 from PIL import ImageColor
@@ -75,6 +77,13 @@ def nothing_measured(data):
 def test_every_run_can_be_drawn(data):
     picture = draw([("first", data), ("second", data)])
     assert picture.width == report_table.WIDTH and 200 < picture.height < 4000
+
+
+def test_the_documented_report_can_be_drawn():
+    data = json.loads(Path(__file__).with_name("report.json").read_text(encoding="utf-8"))
+    colours = {colour for _, colour in draw([("a patch", data)]).getcolors(1 << 20)}
+    ran = {name for layer in data["layers"] for name in layer["ran"] if name}
+    assert len(ran) > 1 and {ImageColor.getrgb(report_table.RAN[name][1]) for name in ran} <= colours
 
 
 def test_without_a_run_the_picture_says_so():

@@ -11,6 +11,14 @@ function percent(share, digits = 0) {
     return `${(100 * share).toFixed(digits)}%`;
 }
 
+// Lines of a text in paragraphs, the first of each as its title.
+function paragraphs(text) {
+    return text.split("\n\n").flatMap((paragraph) => {
+        const [title, ...rest] = paragraph.split("\n");
+        return [{ text: title, title: true }, ...rest];
+    });
+}
+
 function tell(summary, detail, reason = detail) {
     if (told.has(reason)) return;
     told.add(reason);
@@ -33,10 +41,9 @@ function onNotice({ text }) {
 function onReport({ node: id, text, calls_accelerated: taken, left_alone: reasons, stopped_early: stopped }) {
     const node = findNode(id, PATCHES);
     if (!node) return;
-    const [title, ...rest] = text.split("\n");
-    show(node, "run", [{ text: title, title: true }, ...rest]);
+    show(node, "run", paragraphs(text));
     const known = Object.keys(reasons ?? {}).some((reason) => told.has(reason));
-    if (taken === 0 && !stopped && !known) tell(say("nothing"), rest.join("\n"));
+    if (taken === 0 && !stopped && !known) tell(say("nothing"), text.split("\n").slice(1).join("\n"));
 }
 
 app.registerExtension({
@@ -53,8 +60,7 @@ app.registerExtension({
         const original = node.onExecuted;
         node.onExecuted = function (output) {
             original?.apply(this, arguments);
-            const [title, ...rest] = (output?.text ?? [""])[0].split("\n");
-            show(this, "text", [{ text: title, title: true }, ...rest]);
+            show(this, "text", paragraphs((output?.text ?? [""])[0]));
         };
     },
 });
