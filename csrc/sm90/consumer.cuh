@@ -195,11 +195,20 @@ struct Consumer {
         for (int r = 0; r < 2; ++r) row_sum[r] *= factor[r];
 #pragma unroll
         for (int i = 0; i < kRegistersO; ++i) o[i] *= factor[i >> 1 & 1];
-        if (C::kMean) {
-#pragma unroll 1  // few registers, as the scores are all alive
-            for (u32 at = tile_sums_address(0); at < C::kTileSums + 8 * C::kTileSumsChunk; at += C::kTileSumsChunk) {
-                store_shared(at, __float_as_uint(load_shared(at) * factor[0]));
-                store_shared(at + 4, __float_as_uint(load_shared(at + 4) * factor[1]));
+        if (C::kMean) scale_tile_sums(factor);
+    }
+
+    // Word by word: a register more would spill. The two loops do the same; with the other one ptxas spills in the
+    // kernels of exact probabilities, or orders the exponentials of the others badly.
+    __device__ __forceinline__ void scale_tile_sums(const float (&factor)[2]) const {
+        constexpr int kLoops = C::kProbability == Probability::kExact ? 2 : 1;
+#pragma unroll
+        for (int r = 0; r < kLoops; ++r) {
+#pragma unroll 1
+            for (int i = 0; i < 2 * 8 / kLoops; ++i) {
+                const int word = kLoops == 2 ? r : i & 1;
+                const u32 at = tile_sums_address(4 * (kLoops == 2 ? i : i >> 1)) + 4 * word;
+                store_shared(at, __float_as_uint(load_shared(at) * (word ? factor[1] : factor[0])));
             }
         }
     }
