@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from vc_attention import config
+
 from . import anatomy, clips, metrics, tables
 
 PROFILES = (
@@ -36,7 +38,8 @@ def main() -> None:
     model = clips.Model(device)
     rows: dict[str, Callable] = {name: (lambda name=name: clips.patch(name)) for name in PROFILES}
     rows[FLOOR] = lambda: clips.rounded
-    layers = anatomy.measure(model, min(4, options.clips), max(options.latent_frames), PROFILES)
+    profiles = {name: config.PROFILES[name] for name in PROFILES} | anatomy.PLAIN
+    layers = anatomy.measure(model, min(4, options.clips), max(options.latent_frames), profiles)
     result = {"machine": machine(device), "clips": options.clips, "layers": layers, "fidelity": {}}
     for frames in options.latent_frames:
         found = result["fidelity"][str(frames)] = {}
