@@ -1,6 +1,6 @@
-// The smallest pipeline of bulk copies, right beyond doubt: one buffer, which a warp hands back as the attention
-// kernels do, by __syncwarp and one arrival. Whether racecheck follows this decides whether it can judge them: that of
-// CUDA 13.0 calls it a race, but not when every lane arrives (docs/mma-log.md).
+// The smallest pipeline of bulk copies as the Hopper kernels have it: a warp reads a buffer, meets at __syncwarp, and
+// one lane arrives for all before the next copy. That is ordered; racecheck calls it a race, and the same pipeline
+// clean when every lane arrives for itself. Whether it follows this decides whether it can judge those kernels.
 #include <cstdio>
 
 #include "ptx/async.cuh"
