@@ -96,6 +96,18 @@ def test_every_profile_stays_close_to_stock_attention(comfy_server, bits, smooth
     assert 1e-4 < error < (0.05 if bits == "8" else 0.25)
 
 
+def test_a_switch_turns_it_off(comfy_server):
+    """As in the shipped workflows: nothing is taken over, nothing is reported, the result is the unpatched model's."""
+    graph = Graph()
+    model = graph.model()
+    graph.save(graph.sample(model, steps=2, seed=12))
+    switch = graph.add("PrimitiveBoolean", value=False)
+    graph.save(graph.sample(graph.patch(model, enabled=switch), steps=2, seed=12))
+    seen = len(comfy_server.events)
+    plain, patched = (load_latent(path) for path in comfy_server.files(comfy_server.run(graph.prompt)))
+    assert plain.equal(patched) and not reports(comfy_server, seen)
+
+
 def test_reports_of_two_patches_go_to_their_own_nodes(comfy_server):
     seen = len(comfy_server.events)
     graph = Graph()
