@@ -60,7 +60,7 @@ def sample_rows(out: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tenso
     candidates = min(CANDIDATES, length)
     stratum = torch.arange(candidates, device=out.device)
     place = (stratum * unit + (stratum * 40503 + seed) % unit) * length // (candidates * unit)
-    # A row that is not finite outweighs all others: it is drawn, and the error is then not finite either.
+    # A row that is not finite must not spoil the draw; `squared_error` sees it whether it is drawn or not.
     size = out[:, :, place].float().square().sum(-1).nan_to_num(1e30, 1e30).clamp(1e-30, 1e30)
     size += EVENNESS * size.mean(-1, keepdim=True)
     weight = (size * ((1 << 24) / size.sum(-1, keepdim=True))).long()
@@ -103,13 +103,15 @@ def squared_error(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Estimates of (|out - exact|^2, |exact|^2), fp32 scalars on the device of `out`, up to a common factor.
 
-    q and out `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`. `seed` decides which rows are computed exactly.
+    q and out `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`. `seed` decides which rows are computed exactly. NaN where any value
+    of `out` is not finite.
     """
     rows, weight = sample_rows(out, seed)
     rows = rows[..., None].expand(-1, -1, -1, out.shape[-1])
     exact = exact_rows(q.gather(2, rows), k, v)
     error = out.gather(2, rows).float() - exact
-    return (error.square().sum(-1) * weight).sum(), (exact.square().sum(-1) * weight).sum()
+    finite = out.sum(dtype=torch.float32) * 0.0  # 0, or NaN; sums what the few rows say nothing about
+    return (error.square().sum(-1) * weight).sum() + finite, (exact.square().sum(-1) * weight).sum()
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,18 @@ def test_exact_rows_are_exact(dtype, scores, monkeypatch):
     assert out.dtype == torch.float32 and (out - exact).norm() / exact.norm() < 1e-5
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_one_value_that_is_not_finite_is_seen_wherever_it_is(bad):
+    q, k, v = (
+        torch.randn(1, 1, 3 * guard.CANDIDATES, 64, generator=torch.Generator().manual_seed(n)) for n in range(3)
+    )
+    drawn = set(guard.sample_rows(v, 1)[0].flatten().tolist())
+    row = next(row for row in range(v.shape[2]) if row not in drawn)
+    out = v.clone()
+    out[..., row, 3] = bad
+    assert row not in guard.sample_rows(out, 1)[0] and math.isnan(guard.squared_error(q, k, v, out, 1)[0])
+
+
 def test_extreme_inputs():
     q, k, v = (torch.randn(1, 1, 300, 64, generator=torch.Generator().manual_seed(n)) for n in range(3))
     zero = torch.zeros_like(v)
