@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import Counter
 
@@ -24,6 +25,8 @@ NO_CALLS = (
     "let nodes have this model's"
 )
 NO_FORWARDS = "the model was not evaluated"
+# The folders of an absolute path: of one in quotes up to its last name, else up to the first space.
+FOLDERS = re.compile(r'(")(?:[A-Za-z]:)?[\\/][^"]*[\\/]|(?<![\w"./\\:])(?:[A-Za-z]:)?[\\/](?:[^\s"\\/]+[\\/])+')
 WORDS = {"group": "formed", "assign": "renewed", "reuse": "kept", "plain": "without averages"}  # grouping actions
 
 
@@ -167,6 +170,17 @@ class Report:
             word = "saved" if time["saved"] >= 0 else "lost"
             lines.append(f"{word} about {abs(time['saved']) / 1e3:.1f} s against stock attention")
         return lines
+
+
+def without_folders(data):
+    """A report without the folders of this machine, which remedies name: files that carry it are given to others."""
+    if isinstance(data, str):
+        return FOLDERS.sub(r"\1", data)
+    if isinstance(data, list):
+        return [without_folders(entry) for entry in data]
+    if isinstance(data, dict):
+        return {without_folders(key): without_folders(value) for key, value in data.items()}
+    return data
 
 
 def _memory(nbytes: int) -> str:

@@ -8,6 +8,7 @@ from comfy_api.latest import io, ui
 
 from . import drawing, history, report_picture
 from .compat import accepted
+from .report import without_folders
 
 KEY = "vc_attention"  # in saved files
 PATCHES = "VCAttentionPatch"  # what the names of the patch nodes start with
@@ -44,7 +45,9 @@ class VCAttentionReport(io.ComfyNode):
         nodes = ancestors(hidden.dynprompt, hidden.unique_id)
         # Another workflow may have given a patch node's number to another kind of node.
         found = [run for run in history.runs_among(nodes) if nodes[run["patch"]]["class_type"].startswith(PATCHES)]
-        runs = [{"title": _title(nodes[run["patch"]]), **run} for run in found]
+        runs = [
+            {**run, "title": _title(nodes[run["patch"]]), "report": without_folders(run["report"])} for run in found
+        ]
         document = [{"title": run["title"], "node": run["patch"], **run["report"]} for run in runs]
         text = "\n\n".join("\n".join((run["title"], *report_picture.facts(run["report"]))) for run in runs)
         if document and isinstance(hidden.extra_pnginfo, dict):

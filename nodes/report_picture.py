@@ -83,7 +83,7 @@ def _notes(report: dict) -> Image.Image:
     lines = [(f"{count:,} calls with {name}", TEXT) for name, count in report["kernels"].items()]
     lines += [(f"{count:,} calls left alone: {reason}", FAINT) for reason, count in report["left_alone"].items()]
     for layer in report["layers"]:
-        tried = [f"{ran_words(t['profile'])[0]} was off by {percent(t['error'])}" for t in layer["tried"]]
+        tried = [f"{ran_words(t['profile'])[0]} {_was_off(t['error'])}" for t in layer["tried"]]
         if tried:
             now = next((name for name in reversed(layer["ran"]) if name), STOCK)
             lines.append((f"{layer['name']}: {', '.join(tried)}; moved to {ran_words(now)[0]}", RAN["4bit"][1]))
@@ -91,6 +91,10 @@ def _notes(report: dict) -> Image.Image:
     for index, (words, colour) in enumerate(lines):
         label(canvas, (MARGIN, 8 + LINE * index), _shortened(canvas, words), NORMAL, colour)
     return strip
+
+
+def _was_off(error: float | None) -> str:
+    return "gave values that are not finite" if error is None else f"was off by {percent(error)}"
 
 
 def _shortened(canvas, words: str) -> str:

@@ -107,3 +107,21 @@ def test_a_model_without_a_row_works_and_the_report_says_so(spy, reports):
     assert [sum(report.kernels.values()) for report in reports] == [2, 2]
     said = [line for report in reports for line in report.text().splitlines() if "no row" in line]
     assert said == ["StrangeModel (no row in the model table): calls that look like self-attention were taken over"]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (
+            'run "/home/al ice/venv/bin/python" "/home/al ice/x/install.py" --arch 90a',
+            'run "python" "install.py" --arch 90a',
+        ),
+        (r'run "C:\Users\alice\python.exe"', 'run "python.exe"'),
+        ("built for /home/alice/bin/python3, sm_90a", "built for python3, sm_90a"),
+        ("4 bits and/or 8, 3/4 of 1 / 2, balanced", "4 bits and/or 8, 3/4 of 1 / 2, balanced"),
+    ],
+)
+def test_what_is_given_to_others_names_no_folders(text, left):
+    assert report.without_folders({"left_alone": {text: 2}, "layers": [{"reason": text}], "format": 1}) == {
+        "left_alone": {left: 2}, "layers": [{"reason": left}], "format": 1,
+    }  # fmt: skip

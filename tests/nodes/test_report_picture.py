@@ -89,3 +89,10 @@ def test_the_documented_report_can_be_drawn():
 def test_without_a_run_the_picture_says_so():
     assert draw([]).getcolors(1 << 16) is not None
     assert len(draw([]).getcolors(1 << 16)) > 2  # there are letters on it
+
+
+def test_values_that_are_not_finite_are_told():
+    data = report()
+    data["layers"][1].update(ran=["stock"] * 4, errors=[None] * 4)
+    data["layers"][1]["tried"] = [{"step": 0, "profile": "balanced", "error": None}]
+    assert draw([("a patch", data)]).width == report_table.WIDTH
