@@ -88,8 +88,9 @@ def _attention_factor(profile: str, kernel: str, tokens: int) -> tuple[float | N
 
 def _model(prompt: dict, node: str, shape_of) -> ModelShape:
     """The shape of the model that reaches `node`, through any nodes that pass a model on."""
-    while isinstance(link := prompt[node]["inputs"].get("model"), list):
-        node = link[0]
+    for _ in prompt:  # as many wires as a chain can have: wires may also run in a circle
+        link = prompt[node]["inputs"].get("model")
+        node = link[0] if isinstance(link, list) else node
     for widget in LOADERS:
         name = prompt[node]["inputs"].get(widget)
         if isinstance(name, str):
@@ -124,11 +125,15 @@ def _with_guider(prompt: dict, sampler: dict) -> dict:
 def _size(prompt: dict, sampler: dict) -> tuple[int, int, int]:
     """(width, height, frames) in pixels of the latent that a sampler starts from."""
     entry = sampler
-    while not {"width", "height"} <= set(entry["inputs"]):
+    for _ in prompt:
+        if {"width", "height"} <= set(entry["inputs"]):
+            break
         link = next((entry["inputs"][name] for name in LATENTS if isinstance(entry["inputs"].get(name), list)), None)
         if link is None:
             raise Unknown("size")
         entry = prompt[link[0]]
+    else:  # a circle
+        raise Unknown("size")
     inputs = {"length": entry["inputs"].get("num_frames", 1), **entry["inputs"]}
     width, height, length = (_number(prompt, inputs[name]) for name in ("width", "height", "length"))
     return int(width), int(height), int(length)

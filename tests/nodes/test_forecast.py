@@ -129,6 +129,16 @@ def test_a_broken_graph_gets_an_answer_too(monkeypatch):
     assert routes._answer({"prompt": prompt, "nodes": [node]})[node]["unknown"] == "incomplete"
 
 
+@pytest.mark.parametrize("wire", ["model", "latent_image"])
+def test_wires_in_a_circle_end(wire):
+    prompt, node = graph()
+    entry = prompt[node] if wire == "model" else next(e for e in prompt.values() if wire in e["inputs"])
+    here = next(number for number, other in prompt.items() if other is entry)
+    entry["inputs"][wire] = [here, 0]
+    with pytest.raises(Unknown, match="loader" if wire == "model" else "size"):
+        ask(prompt, node)
+
+
 def header_file(path, shapes):
     header = json.dumps(
         {name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
