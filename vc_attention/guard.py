@@ -103,8 +103,8 @@ def squared_error(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Estimates of (|out - exact|^2, |exact|^2), fp32 scalars on the device of `out`, up to a common factor.
 
-    q and out `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`. `seed` decides which rows are computed exactly. NaN where any value
-    of `out` is not finite.
+    q and out `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`. `seed` decides which rows are computed exactly. The first is NaN
+    where any value of `out` is not finite.
     """
     rows, weight = sample_rows(out, seed)
     rows = rows[..., None].expand(-1, -1, -1, out.shape[-1])
