@@ -75,14 +75,14 @@ class Layers:
         """A number of the guard has arrived."""
         row = self._row(layer, shape)
         self.measured += 1
-        if not told.used:
+        if not told.used or not math.isfinite(told.error):
             row.tried.append({"step": told.step, "profile": told.profile, "error": _plain(told.error)})
             return
         row.errors[told.step], row.energy[told.step] = told.error, told.block_energy
         if told.cluster_shares:
             shares = map(_plain, told.cluster_shares)
             row.clusters = {"count": told.clusters, **dict(zip(("smallest", "median", "largest"), shares, strict=True))}
-        if math.isfinite(told.error) and (self.worst is None or told.error > self.worst["error"]):
+        if self.worst is None or told.error > self.worst["error"]:
             self.worst = {"layer": str(layer), "step": told.step, "error": told.error}
 
     def read(self, waiting: bool) -> None:

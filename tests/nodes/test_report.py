@@ -6,7 +6,9 @@ import pytest
 import torch
 from vc_pack.nodes import kernels, report
 from vc_pack.nodes.apply import patched
+from vc_pack.nodes.layers import Layer, Layers
 from vc_pack.vc_attention.config import Action
+from vc_pack.vc_attention.guard import Measurement
 from vc_pack.vc_attention.prepare import unsupported
 
 from tests.nodes import fakes
@@ -125,3 +127,10 @@ def test_what_is_given_to_others_names_no_folders(text, left):
     assert report.without_folders({"left_alone": {text: 2}, "layers": [{"reason": text}], "format": 1}) == {
         "left_alone": {left: 2}, "layers": [{"reason": left}], "format": 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [float("nan"), float("inf")])
+def test_an_output_that_was_used_and_not_finite_is_no_gap_in_the_report(error):
+    layers, layer = Layers(), Layer("block", 1, 0, 1)
+    layers.tell(layer, (2, 64, 64), Measurement(layer, 7, "balanced", error, True, 0.5, 0, None))
+    assert layers.rows()[0]["tried"] == [{"step": 7, "profile": "balanced", "error": None}] and layers.worst is None
