@@ -115,11 +115,11 @@ def test_a_model_without_a_row_works_and_the_report_says_so(spy, reports):
     ("text", "left"),
     [
         (
-            'run "/home/al ice/venv/bin/python" "/home/al ice/x/install.py" --arch 90a',
+            'run "/srv/al ice/venv/bin/python" "/srv/al ice/x/install.py" --arch 90a',
             'run "python" "install.py" --arch 90a',
         ),
         (r'run "C:\Users\alice\python.exe"', 'run "python.exe"'),
-        ("built for /home/alice/bin/python3, sm_90a", "built for python3, sm_90a"),
+        ("built for /srv/alice/bin/python3, sm_90a", "built for python3, sm_90a"),
         ("4 bits and/or 8, 3/4 of 1 / 2, balanced", "4 bits and/or 8, 3/4 of 1 / 2, balanced"),
     ],
 )
