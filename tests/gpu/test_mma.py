@@ -15,7 +15,7 @@ import torch
 from tests.generator import qkv
 from tests.gpu import emulated
 from tests.gpu.test_attention import CUDA, both, error, inputs
-from tests.gpu.test_sanitizer import CLEAN, OURS, follows_bulk_copies, sanitize  # noqa: F401  a fixture
+from tests.gpu.test_sanitizer import CLEAN, OURS, follows_warp_arrivals, sanitize  # noqa: F401  a fixture
 from tests.reference import fidelity
 from vc_attention import dispatch, reference, selftest
 from vc_attention.config import PROFILES, Action
@@ -176,7 +176,7 @@ def test_error_against_the_paper(heads, profile, paper, bound, capsys):
 @pytest.mark.parametrize("unit", sorted({spec.unit for spec in emulated.SPECS}))
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
 def test_sanitizer_is_clean(tool, unit, request):
-    if tool == "racecheck" and "nvfp4" in unit and not request.getfixturevalue("follows_bulk_copies"):
+    if tool == "racecheck" and "nvfp4" in unit and not request.getfixturevalue("follows_warp_arrivals"):
         pytest.skip("this racecheck calls a pipeline of bulk copies a race that is none: racecheck_probe.cu")
     script = (
         "import pytest\nfrom tests.gpu import emulated, sanitized_calls\n"

@@ -59,4 +59,4 @@ def test_attention_is_clean(tool, unit, request):
     if tool == "racecheck" and spec.arch == "sm90" and not request.getfixturevalue("follows_warp_arrivals"):
         pytest.skip("this racecheck does not see one lane arrive for its warp: racecheck_probe.cu")
     script = f"from tests.gpu import sanitized_calls; sanitized_calls.attention({unit!r})"
-    assert re.search(CLEAN, report := sanitize(tool, *OURS, sys.executable, "-c", script)), report[-4000:]
+    assert re.search(CLEAN, report := sanitize(tool, *TOOLS[tool], sys.executable, "-c", script)), report[-4000:]
