@@ -73,7 +73,8 @@ class Interface:
     def press_run(self) -> None:
         self.page.mouse.move(5, 5)
         self.finished = len(self.server.get("/history"))
-        self.page.get_by_role("button", name="Run").first.click()
+        # Not a click of the mouse: notices, ComfyUI's own too, may lie over the button for as long as they like.
+        self.page.get_by_role("button", name="Run").first.dispatch_event("click")
 
     def wait_until_done(self) -> None:
         """Wait for the prompt that press_run queued."""
