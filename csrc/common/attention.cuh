@@ -19,6 +19,16 @@ struct AttentionParams {
     int out_is_fp16;    // else bf16
 };
 
+// A or B as a type: NVRTC has no <type_traits>.
+template <bool kFirst, class A, class B>
+struct Select {
+    using Type = A;
+};
+template <class A, class B>
+struct Select<false, A, B> {
+    using Type = B;
+};
+
 enum class Probability {
     kExpCast,  // E4M3 bytes from one multiply-add (Eq. 7), row sums of the decoded bytes by columns of ones
     kExact,    // exp2, rounded to E4M3, fp32 row sums

@@ -9,15 +9,6 @@
 #include "mma/ring.cuh"
 #include "mma/softmax_nvfp4.cuh"
 
-template <bool kFirst, class A, class B>
-struct Select {
-    using Type = A;
-};
-template <class A, class B>
-struct Select<false, A, B> {
-    using Type = B;
-};
-
 template <class C>
 struct Warp {
     static constexpr int kColumnsO = C::kHeadDim / 8;  // products that make O

@@ -10,15 +10,6 @@
 #include "ptx/wgmma.cuh"
 #include "sm90/config.cuh"
 
-template <bool kFirst, class A, class B>
-struct Select {
-    using Type = A;
-};
-template <class A, class B>
-struct Select<false, A, B> {
-    using Type = B;
-};
-
 template <class C>
 struct Consumer {
     static constexpr int kRegistersO = C::kHeadDim / 2;

@@ -4,7 +4,7 @@
 // answer, ties to the lowest index: one shift-add and one maximum per score.
 #pragma once
 
-#include "ptx/mma_s8.cuh"
+#include "ptx/mma.cuh"
 #include "smxx/kmeans.cuh"
 
 // Two blocks an SM: three warps a scheduler with 168 registers each. 256 threads would leave 128 and spill.
@@ -104,11 +104,12 @@ __device__ inline void best_keys(const AssignShared<D>& s, int padded, const Qua
         int dot[4][4] = {};
 #pragma unroll
         for (int pair = 0; pair < D / 64; ++pair) {
-            uint4 b = *reinterpret_cast<const uint4*>(s.codes + fragment<D>(column + at.row, pair, at.column));
+            uint4 codes = *reinterpret_cast<const uint4*>(s.codes + fragment<D>(column + at.row, pair, at.column));
+            const u32 b[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
-            for (int m = 0; m < 4; ++m) mma_s8_16x8x32(dot[m], a[m][2 * pair], b.x, b.y, dot[m]);
+            for (int m = 0; m < 4; ++m) mma_s8(dot[m], a[m][2 * pair], b, dot[m]);
 #pragma unroll
-            for (int m = 0; m < 4; ++m) mma_s8_16x8x32(dot[m], a[m][2 * pair + 1], b.z, b.w, dot[m]);
+            for (int m = 0; m < 4; ++m) mma_s8(dot[m], a[m][2 * pair + 1], b + 2, dot[m]);
         }
         int2 key = *reinterpret_cast<const int2*>(s.key + column + 2 * at.column);
 #pragma unroll
