@@ -6,9 +6,11 @@ from collections.abc import Container
 
 import torch
 
+from ..vc_attention.kernel_table import KERNELS
+
 BITS = ("auto", "8", "4")
-# RTX 50 and RTX PRO Blackwell: their tensor cores multiply NVFP4, of the GPUs that the pack has 4-bit kernels for.
-FP4_CAPABILITIES = ((12, 0),)
+# RTX 50 and RTX PRO Blackwell: their tensor cores multiply NVFP4.
+FP4_CAPABILITIES = {gpu for spec in KERNELS if spec.probability == "nvfp4" for gpu in spec.capabilities}
 
 
 def widths(asked: str, computable: Container[str], device: torch.device) -> tuple[tuple[str, ...], str]:
