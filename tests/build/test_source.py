@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.gpu import emulated
 from vc_attention import launch
 from vc_attention.build import cache, compilers, kernels, source
 from vc_attention.build.nvrtc import CompileError
@@ -58,10 +59,8 @@ def test_what_is_outside_csrc_is_refused_with_file_and_line(csrc):
 
 
 def test_every_source_file_is_a_unit():
-    files = {
-        path.relative_to(source.CSRC).as_posix() for path in source.CSRC.rglob("*.cu") if path.parent.name != "emulated"
-    }
-    assert files == {unit.source for unit in UNITS.values()}
+    files = {path.relative_to(source.CSRC).as_posix() for path in source.CSRC.rglob("*.cu")}
+    assert files == {unit.source for unit in (*UNITS.values(), *emulated.UNITS.values())}
 
 
 def test_a_stamp_speaks_of_the_text_that_was_compiled(folders, nvrtc, monkeypatch):
