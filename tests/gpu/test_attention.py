@@ -124,15 +124,20 @@ def test_every_length(probability, head_dim):
     assert not failures
 
 
-@pytest.mark.parametrize(("spec", "means"), KINDS[:2] + KINDS[8:10], ids=NAMES[:2] + NAMES[8:10])
-def test_a_later_key_far_above_all_earlier_ones(spec, means):
-    """The first tiles hold almost nothing: their sums must give way to what comes, more than once."""
-    q, k, v = inputs(1, 2, 256, 2048, spec.head_dim)
+def late_keys(head_dim: int):
+    """q, k, v of equal queries that find little at first and then, more than once, a key far above all before."""
+    q, k, v = inputs(1, 2, 256, 2048, head_dim)
     k = torch.randn_like(k) * 0.02
     for place, size in ((700, 3.0), (1100, 9.0), (1900, 40.0)):
         k[..., place, :] = q[..., 0, :] * size
     q = q[..., :1, :].expand(-1, -1, 256, -1).contiguous()
-    out, expected = both(spec, means, q, k, v)
+    return q, k, v
+
+
+@pytest.mark.parametrize(("spec", "means"), KINDS[:2] + KINDS[8:10], ids=NAMES[:2] + NAMES[8:10])
+def test_a_later_key_far_above_all_earlier_ones(spec, means):
+    """The first tiles hold almost nothing: their sums must give way to what comes, more than once."""
+    out, expected = both(spec, means, *late_keys(spec.head_dim))
     assert error(out, expected) < 4e-3
 
 

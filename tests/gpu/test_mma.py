@@ -14,7 +14,7 @@ import torch
 
 from tests.generator import qkv
 from tests.gpu import emulated
-from tests.gpu.test_attention import CUDA, both, error, inputs
+from tests.gpu.test_attention import CUDA, both, error, inputs, late_keys
 from tests.gpu.test_sanitizer import CLEAN, OURS, follows_warp_arrivals, sanitize  # noqa: F401  a fixture
 from tests.reference import fidelity
 from vc_attention import dispatch, reference, selftest
@@ -95,12 +95,7 @@ def test_fp16_output_saturates(spec, means):
 @pytest.mark.parametrize(("spec", "means"), KINDS, ids=NAMES)
 def test_a_later_key_far_above_all_earlier_ones(spec, means):
     """The first tiles hold almost nothing: their sums must give way to what comes, more than once."""
-    q, k, v = inputs(1, 2, 256, 2048, spec.head_dim)
-    k = torch.randn_like(k) * 0.02
-    for place, size in ((700, 3.0), (1100, 9.0), (1900, 40.0)):
-        k[..., place, :] = q[..., 0, :] * size
-    q = q[..., :1, :].expand(-1, -1, 256, -1).contiguous()
-    assert error(*both(spec, means, q, k, v)) < limit(spec, 300)
+    assert error(*both(spec, means, *late_keys(spec.head_dim))) < limit(spec, 300)
 
 
 @pytest.mark.parametrize("spec", emulated.SPECS, ids=IDS)

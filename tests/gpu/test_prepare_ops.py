@@ -90,9 +90,11 @@ def test_no_graph_break():
     assert all(torch.equal(a, b) for a, b in zip(compiled(x), OPS.prepare_v(x, None, "int8", True, 2), strict=True))
 
 
-@pytest.mark.parametrize("profile", ("balanced", "quality"))
+@pytest.mark.parametrize(
+    ("profile", "seqlen"),
+    [("balanced", 777), ("quality", 777), *((p, 20_000) for p in ("balanced", "quality", "4bit", "int8-nvfp4"))],
+)
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
-@pytest.mark.parametrize("seqlen", (777, 20_000))
 def test_extra_memory_stays_within_the_stated_bound(seqlen, dtype, profile):
     q, k, v = (values(seqlen, heads=4, seed=s).to(dtype) for s in (1, 2, 3))
     numerics = PROFILES[profile]
