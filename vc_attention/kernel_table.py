@@ -108,7 +108,7 @@ def _mma(head_dim: int, qk: str, probability: str) -> KernelSpec:
     k_tile = (TILE + 8) * (row + head_dim // 16) + 4 * TILE if four_bit_scores else TILE * row
     v_tile = head_dim * {"nvfp4": TILE // 2 + TILE // 16, "u8": TILE + 4, "expcast": TILE}[probability]
     stage = _aligned(tiles * k_tile + 128) + tiles * v_tile + 32  # 128 for scales of K, 32 for barriers
-    rows = 4 * (head_dim + TILE) + 16 + 8 * 256  # scales, a constant, row sums of every thread
+    rows = 4 * (head_dim + TILE) + 2 * 16 + 8 * 256  # scales, two constants, row sums of every thread
     capabilities = {"nvfp4": ((12, 0),), "expcast": ((8, 9), (12, 0)), "u8": ((8, 0), (8, 6), (8, 9), (12, 0))}
     formats = f"int8_{probability}" if four_bit_values and not four_bit_scores else probability
     return KernelSpec(

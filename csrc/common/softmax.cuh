@@ -22,8 +22,8 @@ struct Softmax {
     float bias[2];    // O and the row sums are in units of 2^-bias
     float weight[2];  // of the step's codes in that unit
     float lead[2];    // log2 of it
-    // [tile][row] exact exponentials of this thread, or, where C::kSumsByProduct, of all keys: a product of the
-    // exponentials as halves with ones costs half as many instructions as adding them up.
+    // [tile][row] exact exponentials of this thread, or, where C::kSumsByProduct, of all keys: sums of pairs as halves,
+    // multiplied with ones, need no reduction over lanes.
     float sum[2][2];
 
     // Scores of more than some 10^3 nats per unit of standard deviation are compressed: the slack of kMagicWithSlack is
@@ -94,9 +94,9 @@ struct Softmax {
     // Scores -> A fragments of the PV product: the key slots make both layouts agree.
     __device__ __forceinline__ void encode(int tile, const int* s, u32 (&p)[16]) {
         float row_sums[4] = {};
+        u32 halves[4];
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-            u32 halves[4];
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 float e[4];
@@ -107,8 +107,7 @@ struct Softmax {
                     if (!C::kExpCast) e[j] = exp2_approx(e[j]);
                 }
                 if constexpr (C::kSumsByProduct) {
-                    halves[r] = pack_f16x2(e[0], e[1]);
-                    halves[2 + r] = pack_f16x2(e[2], e[3]);
+                    halves[2 * (k & 1) + r] = pack_f16x2(e[0] + e[1], e[2] + e[3]);
                 } else if (!C::kExpCast) {
                     sum[tile][r] += (e[0] + e[1]) + (e[2] + e[3]);
                 }
@@ -117,7 +116,7 @@ struct Softmax {
             }
             if constexpr (C::kSumsByProduct) {
                 constexpr u32 kOnes[2] = {0x3c003c00, 0x3c003c00};
-                mma_f16(row_sums, halves, kOnes, row_sums);
+                if (k & 1) mma_f16(row_sums, halves, kOnes, row_sums);
             }
         }
         if constexpr (C::kSumsByProduct) {

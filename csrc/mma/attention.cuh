@@ -56,7 +56,10 @@ __device__ __forceinline__ void initialise_shared(const AttentionParams& a, i64 
     if (thread < C::kBlockM) {
         store_shared(shared + C::kQScale + 4 * thread, __float_as_uint(a.q_scale[tile * C::kBlockM + thread]));
     }
-    if (thread < 4) store_shared(shared + C::kMagic + 4 * thread, kMagicBits);
+    if (thread < 4) {
+        store_shared(shared + C::kMagic + 4 * thread, kMagicBits);
+        store_shared(shared + C::kCentre + 4 * thread, kCentreBits);
+    }
     store_shared_v2(shared + C::kRowSum + 8 * thread, 0.f, 0.f);
     if (C::kMean) store_shared_v4(shared + C::kRecent + 16 * thread, 0.f, 0.f, 0.f, 0.f);
 }
@@ -69,20 +72,17 @@ __device__ __forceinline__ void attention(const MmaAttentionParams& p) {
     const float* v_scale = a.v_scale + (i64)head * C::kHeadDim;  // of INT8 the stages have them
     initialise_shared<C>(a, (i64)head * ceil_div(a.seqlen_q, C::kBlockM) + q_tile, v_scale);
 
-    const u32 shared = shared_address(dynamic_shared);
+    u32 shared = shared_address(dynamic_shared);
+    if (C::kCopies == Copies::kBulk) keep_in_register(shared);  // before sm_90 it is a constant
     const int tiles = ceil_div(a.seqlen_k, C::kBlockN);
-    const i64 first = (i64)head * tiles;
-    const typename Warp<C>::Keys keys{
-        {a.k_codes + first * C::kKCodesBytes, (const u8*)a.k_scale + first * C::kKScaleBytes,
-         p.k_micro + first * C::kKMicroBytes, (const u8*)p.k_bias + first * C::kKBiasBytes},
-        shared + C::kK,
-        shared + C::kKBarriers,
-        tiles};
+    const u32 first = head * tiles;
+    const typename Warp<C>::Keys keys{{a.k_codes, (const u8*)a.k_scale, p.k_micro, (const u8*)p.k_bias},
+                                      shared + C::kK,
+                                      shared + C::kKBarriers,
+                                      first,
+                                      tiles};
     const u8* v_scales = C::kNvfp4Values ? p.v_micro : (const u8*)a.v_scale;
-    const typename Warp<C>::Values values{{a.v_codes + first * C::kVCodesBytes, v_scales + first * C::kVScaleBytes},
-                                          shared + C::kV,
-                                          shared + C::kVBarriers,
-                                          tiles};
+    const typename Warp<C>::Values values{{a.v_codes, v_scales}, shared + C::kV, shared + C::kVBarriers, first, tiles};
     keys.initialise();
     values.initialise();
     if (C::kCopies == Copies::kBulk) fence_proxy_async();  // the copy engine comes after the zeros

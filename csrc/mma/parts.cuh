@@ -12,8 +12,7 @@ struct KeyParts {
     const u8 *codes, *scale, *micro, *bias;
 
     template <class Engine>
-    __device__ __forceinline__ void copy(u32 stage, int step, int tiles, const Engine& engine) const {
-        const u32 tile = step * kStepTiles;
+    __device__ __forceinline__ void copy(u32 stage, u32 tile, int tiles, const Engine& engine) const {
         engine.template run<C::kKCodesBytes>(stage, codes, tile, tiles);
         engine.template run<C::kKScaleBytes>(stage + C::kKScale, scale, tile, tiles);
         if constexpr (C::kNvfp4Scores) {
@@ -31,8 +30,7 @@ struct ValueParts {
     const u8 *codes, *scale;  // scale: of INT8 tiles, or NVFP4's second-level ones
 
     template <class Engine>
-    __device__ __forceinline__ void copy(u32 stage, int step, int tiles, const Engine& engine) const {
-        const u32 tile = step * kStepTiles;
+    __device__ __forceinline__ void copy(u32 stage, u32 tile, int tiles, const Engine& engine) const {
         engine.template run<C::kVCodesBytes>(stage, codes, tile, tiles);
         if constexpr (C::kVScaleBytes > 0) {
             engine.template run<C::kVScaleBytes>(stage + C::kVScale, scale, tile, tiles);

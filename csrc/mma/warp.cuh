@@ -26,6 +26,7 @@ struct Warp {
     const u32 row_sum;   // shared memory, this thread's two row sums
     const u32 recent;    // shared memory, row sums of tiles 2t, 2t + 1 of a group of eight, in units of O: [tile][row]
     const u32 magic;     // shared memory, kMagicBits four times
+    const u32 centre;    // shared memory, kCentreBits four times
     const u32 q_scales;  // shared memory, of this lane's first row
     const Columns<C::kScoreRow> k_columns;
     const Columns<C::kValueRow> v_columns;
@@ -43,8 +44,9 @@ struct Warp {
           row_sum(shared + C::kRowSum + 8 * threadIdx.x),
           recent(shared + C::kRecent + 16 * threadIdx.x),
           magic(shared + C::kMagic),
+          centre(shared + C::kCentre),
           q_scales(shared + C::kQScale + 64 * (threadIdx.x >> 5) + 4 * row()),
-          q_rows(shared + C::kQ + 16 * (threadIdx.x >> 5) * C::kScoreRow) {
+          q_rows(shared + C::kQ) {
         const i64 tile = (i64)head * ceil_div(params.seqlen_q, C::kBlockM) + q_tile;
         if (C::kNvfp4Scores && quad_lane() < 2 * C::kScoreSteps) {
             const i64 query = 2 * tile * C::kBlockM + 16 * (threadIdx.x >> 5) + row() + 8 * (quad_lane() & 1);
@@ -190,9 +192,10 @@ struct Warp {
         }
         if constexpr (!C::kExpCast) add_step_sums(step, softmax.sum[0], softmax.sum[1]);
         const u32 stage = acquire_values(step);
-        Product t[kColumnsO][4];
-        multiply_values<true>(stage, p[0], t);
-        multiply_values<false>(stage + C::kVCodesBytes, p[1], t);
+        Product t[kColumnsO][4], start[4] = {};
+        if constexpr (C::kInt8Values) load_shared_v4(centre, start);
+        multiply_values<true>(stage, p[0], t, start);
+        multiply_values<false>(stage + C::kVCodesBytes, p[1], t, start);
         if constexpr (C::kExpCast) {
             float sum[2][2];
             sum_codes(p[0], sum[0]);
@@ -203,9 +206,10 @@ struct Warp {
         values.release(step);
     }
 
-    // T += P V of a tile, or T = P V of the first.
+    // T += P V of a tile, or T = P V + start of the first.
     template <bool kFirst>
-    __device__ __forceinline__ void multiply_values(u32 stage, const u32 (&p)[16], Product (&t)[kColumnsO][4]) const {
+    __device__ __forceinline__ void multiply_values(u32 stage, const u32 (&p)[16], Product (&t)[kColumnsO][4],
+                                                    const Product (&start)[4]) const {
 #pragma unroll
         for (int k = 0; k < C::kValueSteps; ++k) {
 #pragma unroll
@@ -214,8 +218,7 @@ struct Warp {
                 v_columns.load(stage, n, k, b);
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
-                    const Product zero[4] = {};
-                    kFirst&& k == 0 ? multiply(t[n + i], p, b + 2 * i, zero)
+                    kFirst&& k == 0 ? multiply(t[n + i], p, b + 2 * i, start)
                                     : multiply(t[n + i], p + 4 * k, b + 2 * i, t[n + i]);
                 }
             }
@@ -239,16 +242,24 @@ struct Warp {
         mma_u8s8(t, p, v, from);
     }
 
-    // `scales`: of INT8 values, this lane's columns of the first product.
-    __device__ __forceinline__ void merge(const Product (&t)[kColumnsO][4], u32 scales) {
+    // O += weight * T.
+    __device__ __forceinline__ void merge(const float (&t)[kColumnsO][4], u32) {
+#pragma unroll
+        for (int i = 0; i < 4 * kColumnsO; ++i) {
+            o[i / 4][i % 4] = fmaf(t[i / 4][i % 4], softmax.weight[i >> 1 & 1], o[i / 4][i % 4]);
+        }
+    }
+
+    // O += weight * scale * T, T on top of kCentreBits. `scales`: of this lane's columns of the first product.
+    __device__ __forceinline__ void merge(const int (&t)[kColumnsO][4], u32 scales) {
+        const float lift[2] = {softmax.weight[0] * kLift, softmax.weight[1] * kLift};
 #pragma unroll
         for (int n = 0; n < kColumnsO; ++n) {
-            float2 scale{1.f, 1.f};
-            if (C::kInt8Values) scale = load_shared_v2(scales + 32 * n);
+            const float2 scale = load_shared_v2(scales + 32 * n);
 #pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                o[n][2 * r] = fmaf((float)t[n][2 * r], softmax.weight[r] * scale.x, o[n][2 * r]);
-                o[n][2 * r + 1] = fmaf((float)t[n][2 * r + 1], softmax.weight[r] * scale.y, o[n][2 * r + 1]);
+            for (int j = 0; j < 4; ++j) {
+                const float weighted = fmaf(__int_as_float(t[n][j]), lift[j >> 1], -kCentre * lift[j >> 1]);
+                o[n][j] = fmaf(weighted, j & 1 ? scale.y : scale.x, o[n][j]);
             }
         }
     }
@@ -289,7 +300,7 @@ struct Warp {
             const u32 b[2] = {__float_as_uint(means.x), __float_as_uint(means.y)};
             float m[4] = {};
             mma_tf32(m, r, b, m);
-            float2 unit{1.f, 1.f};  // merge() has already applied the scales of INT8 tiles
+            float2 unit{C::kUnit, C::kUnit};  // merge() has already applied the scales of INT8 tiles
             if (!C::kInt8Values) unit = load_shared_v2(units + 32 * n);
 #pragma unroll
             for (int j = 0; j < 4; ++j) o[n][j] = fmaf(m[j], j & 1 ? unit.y : unit.x, o[n][j]);
@@ -321,7 +332,7 @@ struct Warp {
         const i64 base = head / params.heads * params.out_stride_b + head % params.heads * params.out_stride_h;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const float inverse = 1.f / load_shared(row_sum + 4 * r);
+            const float inverse = 1.f / C::kUnit / load_shared(row_sum + 4 * r);
             const int query = q_tile * C::kBlockM + 16 * (threadIdx.x >> 5) + row() + 8 * r;
             if (query >= params.seqlen_q) continue;
             u16* const out = (u16*)params.out + base + query * params.out_stride_n + 2 * quad_lane();

@@ -1,4 +1,4 @@
-"""The kernels of csrc/mma as a Hopper GPU runs them: NVFP4 products by halves, 8-bit stages filled as on sm_80.
+"""The kernels of csrc/mma as a Hopper GPU runs them: NVFP4 products by halves, 8-bit ones in both forms of copies.
 
 They are in no table of the pack, so `install.py` does not build them; `build()` does.
 """
@@ -16,11 +16,13 @@ TARGET, CAPABILITY = "90a", (9, 0)
 SELFTEST = Unit("mma_selftest", "mma/emulated/selftest.cu", (TARGET,), ("vc_mma_selftest",))
 
 
-def _emulated(spec: kernel_table.KernelSpec) -> kernel_table.KernelSpec:
-    return dataclasses.replace(spec, unit=f"{spec.unit}_emulated", capabilities=(CAPABILITY,))
+def _emulated(spec: kernel_table.KernelSpec) -> list[kernel_table.KernelSpec]:
+    forms = ("",) if spec.probability == "nvfp4" else ("", "_async")  # bulk copies, and cp.async
+    units = (f"{spec.unit}{form}_emulated" for form in forms)
+    return [dataclasses.replace(spec, unit=unit, capabilities=(CAPABILITY,)) for unit in units]
 
 
-SPECS = tuple(_emulated(spec) for spec in kernel_table.KERNELS if spec.arch == "mma")
+SPECS = tuple(form for spec in kernel_table.KERNELS if spec.arch == "mma" for form in _emulated(spec))
 UNITS = {
     unit.name: unit
     for unit in (
@@ -33,10 +35,10 @@ UNITS = {
 }
 
 
-def install(patch) -> None:
-    """Makes `dispatch` know these kernels and no others, until `patch` (a pytest.MonkeyPatch) undoes it."""
+def install(patch, unit: str | None = None) -> None:
+    """Makes `dispatch` know these kernels alone, or those of `unit`, until `patch` (a pytest.MonkeyPatch) undoes it."""
     build()
-    patch.setattr(dispatch, "KERNELS", SPECS)
+    patch.setattr(dispatch, "KERNELS", tuple(spec for spec in SPECS if unit in (None, spec.unit)))
     for name, unit in UNITS.items():
         patch.setitem(units.UNITS, name, unit)
 
