@@ -75,7 +75,7 @@ struct AsyncRing {
             static_assert(kOwn % kAtOnce == 0 && (kBytes % kOwn == 0 || kOwn == kAtOnce), "no copy is of two tiles");
             const u32 own = threadIdx.x / 32 * kOwn + threadIdx.x % 32 * 16;
             if (own >= (u32)kBytes * tiles) return;
-            // Few address instructions: 32 bits count chunks up to 64 GiB, and 2048 bytes either way are part of a copy.
+            // Few instructions for addresses: 32 bits count chunks of 64 GiB, 2048 bytes either way are part of a copy.
             constexpr int kMiddle = kOwn > 2048 ? kOwn / 2 : 0;
             const uint4* const middle = (const uint4*)source + (tile * (kBytes / 16) + own / 16 + kMiddle / 16);
 #pragma unroll

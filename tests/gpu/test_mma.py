@@ -102,6 +102,13 @@ def test_a_later_key_far_above_all_earlier_ones(spec, means):
 
 
 @pytest.mark.parametrize("spec", emulated.SPECS, ids=IDS)
+def test_equal_keys_and_values_of_one_size(spec):
+    """All codes are the largest there are, so sums of products are: of INT8 values just below 2^23."""
+    q, k, v = inputs(1, 1, 200, 2048, spec.head_dim)
+    assert error(*both(spec, False, 0 * q, k, v[:, :, :1].sign().expand_as(v))) < 2e-3
+
+
+@pytest.mark.parametrize("spec", emulated.SPECS, ids=IDS)
 def test_broken_and_huge_inputs_stay_finite(spec):
     q, k, v = inputs(1, 3, 300, 1500, spec.head_dim)
     q[0, 0, 5, 3], k[0, 1, 7, 9], v[0, 0, 11, 2] = torch.nan, torch.inf, -torch.inf
