@@ -13,7 +13,8 @@ from vc_attention.build.units import UNITS
 SPECS = {(spec.unit, spec.head_dim): spec for spec in kernel_table.KERNELS if spec.arch == "mma"}
 # sm_80 has no instruction that rounds and packs bytes, hence no bound for it.
 BUILDS = [(unit, arch) for unit in sorted({unit for unit, _ in SPECS}) for arch in UNITS[unit].arches if arch != "80"]
-MOST_INSTRUCTIONS = 10.0
+# 10 are wanted of every kernel; what takes fewer shall not take more unseen.
+MOST_INSTRUCTIONS = {"u8": 10.0, "expcast": 7.7, "nvfp4": 9.0, "int8_nvfp4": 8.9}
 PEAK_FP4_SLOTS = 16.0  # for instructions per score while FP4 tensor cores run at their peak (docs/mma-log.md)
 PRODUCTS = {
     "expcast": {"IMMA.16832.S8.S8", "QMMA.16832.F32.E4M3.E4M3"},
@@ -24,12 +25,12 @@ PRODUCTS = {
 REGISTERS = 255  # 256 threads, one block an SM: 65,536 registers
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+@pytest.fixture(scope="module", params=["nvrtc", "nvcc"])
+def compiled(request, tmp_path_factory):
     """compiled(unit, arch) -> {kernel: sass.Kernel}, compiled once."""
-    tool, usable = disassembler(), compilers.available(toolchain.probe(), "nvrtc", None)[0]
+    tool, usable = disassembler(), compilers.available(toolchain.probe(), request.param, None)[0]
     if tool is None or not usable:
-        pytest.skip("needs NVRTC and cuobjdump")
+        pytest.skip(f"needs {request.param} and cuobjdump")
     folder, known = tmp_path_factory.mktemp("mma"), {}
 
     def compile_once(unit, arch):
@@ -67,7 +68,7 @@ def test_few_instructions_per_score(compiled, unit, arch, capsys):
             text += f", prediction: at most {1 / max(products, count / PEAK_FP4_SLOTS):.2f} of the FP4 peak"
         with capsys.disabled():
             print(f"\n{text}", end="")
-        assert count <= MOST_INSTRUCTIONS, executed
+        assert count <= MOST_INSTRUCTIONS[unit.removeprefix("attention_mma_")], executed
 
 
 def test_the_self_test_is_one_product_of_each_selector(compiled):
