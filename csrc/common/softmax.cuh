@@ -95,6 +95,7 @@ struct Softmax {
     __device__ __forceinline__ void encode(int tile, const int* s, u32 (&p)[16]) {
         float row_sums[4] = {};
         u32 halves[4];
+        float start[2] = {offset[tile][0], offset[tile][1]};
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
 #pragma unroll
@@ -103,13 +104,16 @@ struct Softmax {
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     const int score = s[8 * k + 4 * (j >> 1) + 2 * r + (j & 1)];
-                    e[j] = fmaf(__int_as_float(score), slope[tile][r], offset[tile][r]);
+                    e[j] = fmaf(__int_as_float(score), slope[tile][r], start[r]);
                     if (!C::kExpCast) e[j] = exp2_approx(e[j]);
                 }
                 if constexpr (C::kSumsByProduct) {
                     halves[2 * (k & 1) + r] = pack_f16x2(e[0] + e[1], e[2] + e[3]);
                 } else if (!C::kExpCast) {
                     sum[tile][r] += (e[0] + e[1]) + (e[2] + e[3]);
+                    // No other number, but it has to wait for these exponentials. Without that ptxas writes all others
+                    // first and additions last, and exponentials, one in eight clocks, leave the gaps empty.
+                    start[r] = fmaf(sum[tile][r], 0.f, offset[tile][r]);
                 }
                 p[2 * k + r] = C::kProbability == Probability::kExact ? pack_e4m3x4(e[0], e[1], e[2], e[3])
                                                                       : pack_u8x4(e[0], e[1], e[2], e[3]);

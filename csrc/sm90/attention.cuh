@@ -16,8 +16,6 @@ __device__ __forceinline__ void step(Consumer<C>& c, int tile) {
         c.wait_step(C::kVFull, tile);  // beside the product, where waiting costs nothing
         wgmma_wait<0>();
         c.template take_scores<kLast>(tile, s);
-        // Written before the codes, which ptxas makes first: they then alternate with what packs them. The order is
-        // that of the version whose INT8 values were 15% faster, and the likely reason (docs/sm90-log.md).
         if (c.softmax.runs_away()) c.move_reference();
         c.softmax.encode(0, s, p[0]);
         c.softmax.encode(1, s + 64, p[1]);

@@ -189,18 +189,12 @@ struct Consumer {
         if (C::kMean) scale_tile_sums(factor);
     }
 
-    // Word by word: a register more would spill. The two loops do the same; with the other one ptxas spills in the
-    // kernels of exact probabilities, or orders the exponentials of the others badly.
+    // Word by word: a register more would spill.
     __device__ __forceinline__ void scale_tile_sums(const float (&factor)[2]) const {
-        constexpr int kLoops = C::kProbability == Probability::kExact ? 2 : 1;
-#pragma unroll
-        for (int r = 0; r < kLoops; ++r) {
 #pragma unroll 1
-            for (int i = 0; i < 2 * 8 / kLoops; ++i) {
-                const int word = kLoops == 2 ? r : i & 1;
-                const u32 at = tile_sums_address(4 * (kLoops == 2 ? i : i >> 1)) + 4 * word;
-                store_shared(at, __float_as_uint(load_shared(at) * (word ? factor[1] : factor[0])));
-            }
+        for (int i = 0; i < 16; ++i) {
+            const u32 at = tile_sums_address(4 * (i >> 1)) + 4 * (i & 1);
+            store_shared(at, __float_as_uint(load_shared(at) * (i & 1 ? factor[1] : factor[0])));
         }
     }
 

@@ -29,14 +29,21 @@ __device__ __forceinline__ void produce(const AttentionParams& p, int q_tile, in
     const float* k_scale = p.k_scale + (i64)head * tiles * 4;
     const u8* v_codes = p.v_codes + (i64)head * tiles * C::kVTile;
     const float* v_scale = p.v_scale + (i64)head * tiles * C::kHeadDim;
-    for (int i = 0; i < C::kStepTiles * ceil_div(tiles, C::kStepTiles); ++i) {
+    // Two tiles of K, then the same two of V, which is the order in which consumers hand stages back.
+    const int padded = C::kStepTiles * ceil_div(tiles, C::kStepTiles);
+#pragma unroll 1
+    for (int n = 0; n < 2 * padded; ++n) {
+        const int i = n / 4 * 2 + n % 2;
         const int t = min(i, tiles - 1);  // half a step is filled up with a tile that will be masked
         const int stage = i % C::kStages;
         const u32 parity = (i / C::kStages & 1) ^ 1;
-        mbarrier_wait(C::kKEmpty + 8 * stage, parity);
-        mbarrier_expect(C::kKFull + 8 * stage, C::kKTile + C::kKScaleStage);
-        bulk_copy(C::kK + stage * C::kKTile, k_codes + (i64)t * C::kKTile, C::kKTile, C::kKFull + 8 * stage);
-        bulk_copy(C::kKScale + stage * C::kKScaleStage, k_scale + t * 4, C::kKScaleStage, C::kKFull + 8 * stage);
+        if (n % 4 < 2) {
+            mbarrier_wait(C::kKEmpty + 8 * stage, parity);
+            mbarrier_expect(C::kKFull + 8 * stage, C::kKTile + C::kKScaleStage);
+            bulk_copy(C::kK + stage * C::kKTile, k_codes + (i64)t * C::kKTile, C::kKTile, C::kKFull + 8 * stage);
+            bulk_copy(C::kKScale + stage * C::kKScaleStage, k_scale + t * 4, C::kKScaleStage, C::kKFull + 8 * stage);
+            continue;
+        }
         mbarrier_wait(C::kVEmpty + 8 * stage, parity);
         mbarrier_expect(C::kVFull + 8 * stage, C::kVTile + C::kVScaleStage);
         bulk_copy(C::kV + stage * C::kVStage, v_codes + (i64)t * C::kVTile, C::kVTile, C::kVFull + 8 * stage);
