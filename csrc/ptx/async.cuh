@@ -63,6 +63,18 @@ __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// Waits until kThreads threads have come to a barrier of the block, itself one of them; 0 is that of __syncthreads.
+template <int kThreads>
+__device__ __forceinline__ void named_barrier_sync(int barrier) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+
+// Comes to it without waiting.
+template <int kThreads>
+__device__ __forceinline__ void named_barrier_arrive(int barrier) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+
 // Global to shared; both addresses and `bytes` are multiples of 16. sm_120 has a form for the block's own memory; the
 // other one becomes fifty instructions there, which look for the block in its cluster.
 #if __CUDA_ARCH__ >= 1000

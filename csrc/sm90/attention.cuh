@@ -17,11 +17,13 @@ __device__ __forceinline__ void step(Consumer<C>& c, int tile) {
         wgmma_wait<0>();
         c.template take_scores<kLast>(tile, s);
         if (c.softmax.runs_away()) c.move_reference();
+        if (C::kTakesTurns) c.template take_turn<kLast>();
         c.softmax.encode(0, s, p[0]);
         c.softmax.encode(1, s + 64, p[1]);
     }
     typename Consumer<C>::Product t[Consumer<C>::kRegistersT];
     c.issue_values(tile, p, t);
+    if (C::kTakesTurns && !(kLast && c.warpgroup == 1)) c.pass_turn();  // nobody waits for the last one
     wgmma_wait<0>();
     c.merge(tile, t);
     if (C::kMean && (kLast || (tile + C::kStepTiles) % C::kMeanTiles == 0)) c.restore_means(tile);
@@ -30,6 +32,7 @@ __device__ __forceinline__ void step(Consumer<C>& c, int tile) {
 template <class C>
 __device__ __forceinline__ void consume(Consumer<C>& c) {
     int tile = 0;
+    if (C::kTakesTurns && c.warpgroup == 1) c.pass_turn();  // the other one begins
 #pragma unroll 1
     for (; (tile + C::kStepTiles) * C::kBlockN < c.params.seqlen_k; tile += C::kStepTiles) step<false>(c, tile);
     step<true>(c, tile);

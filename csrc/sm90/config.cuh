@@ -17,7 +17,8 @@ struct Config {
     static constexpr float kTopCode = Codes::kTopCode;
 
     static constexpr int kWarpgroups = 2;  // consumers, 64 rows each
-    static constexpr int kThreads = 128 * (kWarpgroups + 1);
+    static constexpr int kConsumers = 128 * kWarpgroups;
+    static constexpr int kThreads = kConsumers + 128;
     static constexpr int kBlockM = 64 * kWarpgroups;
     static constexpr int kBlockN = kTile;
     static constexpr int kStepTiles = 2;  // tiles whose codes share a reference and an accumulator
@@ -27,6 +28,10 @@ struct Config {
     static constexpr int kConsumerRegisters = 240;
     static constexpr int kProducerRegisters = 24;
     static_assert(kWarpgroups * (kConsumerRegisters - 168) <= 168 - kProducerRegisters, "setmaxnreg would hang");
+
+    // Consumers compute exponentials one after the other, each while the other keeps the tensor cores busy. Left to
+    // themselves they may fall into step, wait for the same unit, and take up to a fifth longer.
+    static constexpr bool kTakesTurns = !kExpCast;
 
     // Cheaper than reading Q again in every step, where registers allow it.
     static constexpr bool kQueriesInRegisters = kExpCast;

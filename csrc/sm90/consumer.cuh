@@ -20,6 +20,7 @@ struct Consumer {
     const int warpgroup, lane;
     Softmax<C> softmax;
     float row_sum[2] = {0.f, 0.f};  // of the even tiles in even lanes, of the odd ones in odd lanes
+    float k_scale[2];               // of this thread's keys, by tile, in steps of codes
     float o[kRegistersO];
     u32 q[C::kHeadDim / 32][4];  // A fragments of Q, unless C leaves it in shared memory
 
@@ -83,14 +84,26 @@ struct Consumer {
         const float q_scale[2] = {load_shared(q_scales), load_shared(q_scales + 32)};
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const float k_scale =
-                load_shared(k_scales + i * C::kKScaleStage) * (params.score_scale * C::kStepsPerOctave);
-            softmax.template set_slope<kMasks>(i, q_scale, k_scale);
+            k_scale[i] = load_shared(k_scales + i * C::kKScaleStage) * (params.score_scale * C::kStepsPerOctave);
+            softmax.template set_slope<kMasks>(i, q_scale, k_scale[i]);
         }
         release_step(C::kKEmpty, tile);
         if (kMasks) mask_scores(s, params.seqlen_k - tile * C::kBlockN);
         softmax.set_reference(s, tile == 0);
     }
+
+    // Exponentials follow when it is this warpgroup's turn. ptxas moves arithmetic to before a barrier, but not what
+    // depends on a load behind it: so slopes are made anew from the scales of Q.
+    template <bool kMasks>
+    __device__ __forceinline__ void take_turn() {
+        named_barrier_sync<C::kConsumers>(1 + warpgroup);
+        const u32 q_scales = C::kQScale + 4 * row();
+        const float q_scale[2] = {load_shared(q_scales), load_shared(q_scales + 32)};
+#pragma unroll
+        for (int i = 0; i < 2; ++i) softmax.template set_slope<kMasks>(i, q_scale, k_scale[i]);
+    }
+
+    __device__ __forceinline__ void pass_turn() const { named_barrier_arrive<C::kConsumers>(2 - warpgroup); }
 
     // T = P V over both tiles.
     __device__ __forceinline__ void issue_values(int tile, const u32 (&p)[2][16], Product (&t)[kRegistersT]) {
