@@ -3,17 +3,16 @@
 
 #include "common/types.cuh"
 
-// Four lanes of a quad share the row: lane `column` holds channels 8 * (column + 4 * chunk) + i in x[chunk][i]. Strides
-// 1, 2, 4 and 32, 64 stay in the thread and only 8 and 16 cross lanes; the order of the strides, hence every bit, is
-// the reference's.
-template <int kChunks>
-__device__ inline void hadamard_quad(float (&x)[kChunks][8], int column) {
+// Four lanes of a quad share the row: lane `column` holds channels W * (column + 4 * chunk) + i in x[chunk][i], W 8 or
+// 16. Only strides W and 2 W cross lanes; the order of the strides, hence every bit, is the reference's.
+template <int kChunks, int kWidth>
+__device__ inline void hadamard_quad(float (&x)[kChunks][kWidth], int column) {
 #pragma unroll
-    for (int stride = 1; stride < 8; stride *= 2) {
+    for (int stride = 1; stride < kWidth; stride *= 2) {
 #pragma unroll
         for (int chunk = 0; chunk < kChunks; ++chunk) {
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
+            for (int i = 0; i < kWidth; ++i) {
                 if (i & stride) continue;
                 float a = x[chunk][i], b = x[chunk][i + stride];
                 x[chunk][i] = a + b;
@@ -27,7 +26,7 @@ __device__ inline void hadamard_quad(float (&x)[kChunks][8], int column) {
 #pragma unroll
         for (int chunk = 0; chunk < kChunks; ++chunk) {
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
+            for (int i = 0; i < kWidth; ++i) {
                 float partner = __shfl_xor_sync(kFullWarp, x[chunk][i], lane_bit);
                 x[chunk][i] = __fmaf_rn(x[chunk][i], sign, partner);  // exact product: one rounding, as a + b or a - b
             }
@@ -39,7 +38,7 @@ __device__ inline void hadamard_quad(float (&x)[kChunks][8], int column) {
         for (int chunk = 0; chunk < kChunks; ++chunk) {
             if (chunk & stride) continue;
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
+            for (int i = 0; i < kWidth; ++i) {
                 float a = x[chunk][i], b = x[chunk + stride][i];
                 x[chunk][i] = a + b;
                 x[chunk + stride][i] = a - b;

@@ -1,4 +1,4 @@
-// Number conversions, one instruction each where the hardware has it. All round to nearest even.
+// Number conversions, one instruction each where the hardware has it: they round to nearest even. And a reciprocal.
 #pragma once
 
 #include "common/types.cuh"
@@ -20,6 +20,13 @@ __device__ inline float f16_to_f32(u16 h) {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
     return f;
+}
+
+// Within one unit in the last place of 1 / x, denormals as zeros.
+__device__ inline float reciprocal_approx_ftz(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 // Four floats -> four int8 in a word, x0 in the low byte, saturating to -128..127.

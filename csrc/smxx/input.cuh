@@ -64,13 +64,13 @@ __device__ inline void load_rows(const View& v, const u16* const (&row)[kRows], 
 }
 
 // Widens to fp32 and cleans. Inputs that need cleaning are rare, so one packed maximum looks for them.
-template <class T, int kChunks>
-__device__ inline void widen(const u32 (&word)[kChunks][4], float (&x)[kChunks][8]) {
+template <class T, int kChunks, int kWords>
+__device__ inline void widen(const u32 (&word)[kChunks][kWords], float (&x)[kChunks][2 * kWords]) {
     u32 largest = 0;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < kWords; ++i) {
             largest = T::max_abs(largest, word[chunk][i]);
             x[chunk][2 * i] = T::low(word[chunk][i]);
             x[chunk][2 * i + 1] = T::high(word[chunk][i]);
@@ -80,6 +80,6 @@ __device__ inline void widen(const u32 (&word)[kChunks][4], float (&x)[kChunks][
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) x[chunk][i] = clean(x[chunk][i]);
+        for (int i = 0; i < 2 * kWords; ++i) x[chunk][i] = clean(x[chunk][i]);
     }
 }

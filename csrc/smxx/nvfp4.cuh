@@ -4,9 +4,14 @@
 
 #include "common/tree.cuh"
 #include "ptx/convert.cuh"
+#include "ptx/softmax.cuh"
 #include "smxx/input.cuh"
 
+constexpr int kGroup = 16;           // elements that share a scale
 constexpr float kNvfp4Max = 1536.f;  // 256 * 6: what an fp32 scale brings its amax to, amax / 4 still fits E4M3
+
+// Elements are kept times 2^-14, where the bits of a half are those of E2M1, subnormals included; scales times 2^14.
+constexpr float kElement = 1.f / 16384.f;
 
 __device__ inline float nvfp4_inverse(float amax) {
     return amax < kTiny ? 0.f : __fdiv_rn(kNvfp4Max, amax);
@@ -16,52 +21,108 @@ __device__ inline float nvfp4_scale(float amax) {
     return amax < kTiny ? 0.f : __fdiv_rn(amax, kNvfp4Max);
 }
 
-// The E2M1 number nearest to x, ties to even, saturating at 6; zero is never negative.
+// The E2M1 number nearest to x, ties to even, for x from 0 to below 7, where numbers beyond 6 begin.
 __device__ inline float round_e2m1(float x) {
-    x = fminf(fmaxf(x, -6.f), 6.f);
-    u32 bits = __float_as_uint(x);
-    // Steps are half the power of two at or below |x|, half of 1 below 1: those of a float 2^22 times as large.
-    u32 large = (max(bits & 0x7f800000u, 0x3f800000u) + (22u << 23)) | (bits & 0x80000000u);
-    return (x + __uint_as_float(large)) - __uint_as_float(large);
+    // A float 2^22 times as large has neighbours as far apart as E2M1 has at x; below 1.5 they are those of 1.5.
+    constexpr float kLarge = 4194304.f;
+    float at = fmaxf(x, 1.5f * kElement);
+    return __fmaf_rn(at, kLarge, -__fmaf_rn(at, kLarge, -x));
 }
 
-// Code of an E2M1 number: times 2^-126 it is a float with E2M1's exponent bias, subnormals included.
-__device__ inline u32 e2m1_code(float x) {
-    u32 bits = __float_as_uint(x * 1.17549435e-38f);
-    return (bits >> 28 & 8) | (bits >> 22 & 7);
+// 1 / x of an E4M3 number, correctly rounded: four bits have no quotient near the middle of two floats. 0 for 0.
+__device__ inline float reciprocal_e4m3(float x) {
+    float near = reciprocal_approx_ftz(x);
+    return x > 0.f ? __fmaf_rn(__fmaf_rn(-x, near, 1.f), near, near) : 0.f;
 }
 
-// Eight neighbours of a group of 16, the other eight are those of lane ^ 1: E2M1 codes, the first lowest, their E4M3
-// scale, and what both mean.
-__device__ inline void encode_nvfp4(const float (&y)[8], u32& codes, u32& micro, float (&decoded)[8]) {
-    float amax = 0.f, least = 0.f, taken[8];
+// x / 6, correctly rounded.
+__device__ inline float sixth(float x) {
+    float near = x * (1.f / 6.f);
+    return __fmaf_rn(__fmaf_rn(-6.f, near, x), 1.f / 6.f, near);
+}
+
+// 16 elements under one of the scales that the group may get.
+struct Trial {
+    float element[kGroup];  // magnitudes
+    float scale, error;
+
+    __device__ Trial(const float (&y)[kGroup], float micro, bool saturates) {
+        scale = micro * (1.f / kElement);
+        const float inverse = reciprocal_e4m3(scale);
+        float squares[2][8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) amax = fmaxf(amax, fabsf(y[i]));
-    amax = fmaxf(amax, __shfl_xor_sync(kFullWarp, amax, 1));
-#pragma unroll 1  // half the code, and kernels have dozens of groups
-    for (int top = 6; top >= 4; top -= 2) {
-        u32 code = pack_e4m3x2(__fdiv_rn(amax, (float)top), 0.f);
-        float scale, unused, element[8], squares[8];
-        unpack_e4m3x2(code, scale, unused);
-        float inverse = scale > 0.f ? __frcp_rn(scale) : 0.f;
+        for (int i = 0; i < kGroup; ++i) element[i] = y[i] * inverse;
+        if (saturates) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            element[i] = round_e2m1(y[i] * inverse);
-            float lost = y[i] - element[i] * scale;
-            squares[i] = lost * lost;
+            for (int i = 0; i < kGroup; ++i) element[i] = fminf(element[i], 6.f * kElement);
         }
-        float half = tree8(squares), error = half + __shfl_xor_sync(kFullWarp, half, 1);
-        if (top == 6 || error < least) {
-            least = error;
-            micro = code;
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                taken[i] = element[i];
-                decoded[i] = element[i] * scale;
-            }
+        for (int i = 0; i < kGroup; ++i) {
+            element[i] = round_e2m1(element[i]);
+            float lost = __fmaf_rn(-element[i], scale, y[i]);  // the product is exact
+            squares[i / 8][i % 8] = lost * lost;
+        }
+        error = tree8(squares[0]) + tree8(squares[1]);
+    }
+};
+
+// The sign of each of eight values in the highest bit of a nibble, the first lowest; the other bits are noise.
+__device__ inline u32 signs_x8(const float* x) {
+    u32 signs = 0;
+#pragma unroll
+    for (int i = 7; i >= 0; --i) signs = __funnelshift_l(__float_as_uint(x[i]), signs, 4);
+    return signs;
+}
+
+// E2M1 codes of eight magnitudes and signs, the first lowest; zero is never negative.
+__device__ inline u32 pack_e2m1x8(const float* element, u32 signs) {
+    // The upper bytes of halves: the code in bits 1 to 3.
+    u32 even = __byte_perm(pack_f16x2(element[0], element[2]), pack_f16x2(element[4], element[6]), 0x7531);
+    u32 odd = __byte_perm(pack_f16x2(element[1], element[3]), pack_f16x2(element[5], element[7]), 0x7531);
+    u32 codes = (odd * 16 + even) >> 1;
+    return codes | (codes + 0x77777777 & signs & 0x88888888);
+}
+
+// `magnitude`, itself of any sign, with the sign of x or its opposite.
+__device__ inline float with_sign_of(float x, float magnitude) {
+    return __uint_as_float(__float_as_uint(magnitude) ^ __float_as_uint(x) & 0x80000000u);
+}
+
+// A group of 16 values x * inverse, inverse >= 0.
+struct Nvfp4Group {
+    float y[kGroup], element[kGroup], scale;  // magnitudes
+    u32 signs[2], micro;                      // the scale in E4M3
+    uint2 codes;
+
+    __device__ Nvfp4Group(const float (&x)[kGroup], float inverse) {
+        signs[0] = signs_x8(x);
+        signs[1] = signs_x8(x + 8);
+        u32 largest = 0;  // bits of magnitudes order as they do
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) {
+            y[i] = fabsf(x[i]) * inverse;
+            largest = max(largest, __float_as_uint(y[i]));
+        }
+        const float amax = __uint_as_float(largest);
+        u32 micros = pack_e4m3x2(sixth(amax), amax * 0.25f);
+        float scale6, scale4;
+        unpack_e4m3x2(micros, scale6, scale4);
+        // Next to E4M3's smallest numbers a quotient may be rounded down so far that amax lies beyond 6.
+        const Trial six(y, scale6, (micros & 0xff) <= 2), four(y, scale4, false);
+        bool better = four.error < six.error;
+        micro = better ? micros >> 8 : micros & 0xff;
+        scale = better ? four.scale : six.scale;
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) element[i] = better ? four.element[i] : six.element[i];
+        codes = make_uint2(pack_e2m1x8(element, signs[0]), pack_e2m1x8(element + 8, signs[1]));
+    }
+
+    // What rounding lost.
+    __device__ void lost(float (&x)[kGroup]) const {
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) {
+            float magnitude = __fmaf_rn(-element[i], scale, y[i]);
+            x[i] = __uint_as_float(__float_as_uint(magnitude) ^ signs[i / 8] << (28 - 4 * (i % 8)) & 0x80000000u);
         }
     }
-    codes = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) codes |= e2m1_code(taken[i]) << 4 * i;
-}
+};

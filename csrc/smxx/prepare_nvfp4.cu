@@ -9,10 +9,10 @@
     }
 
 #define VC_KERNELS(dtype, T, D)                                                   \
-    VC_KERNEL(q_amax, PrepareQNvfp4Params, kQuadThreads, 4, dtype, T, D)          \
-    VC_KERNEL(prepare_q_nvfp4, PrepareQNvfp4Params, kQuadThreads, 4, dtype, T, D) \
-    VC_KERNEL(prepare_k_nvfp4, PrepareKNvfp4Params, kKeyThreads, 2, dtype, T, D)  \
-    VC_KERNEL(v_nvfp4, PrepareVParams, 2 * D, 2, dtype, T, D)
+    VC_KERNEL(q_amax, PrepareQNvfp4Params, kQuadThreads, 6, dtype, T, D)          \
+    VC_KERNEL(prepare_q_nvfp4, PrepareQNvfp4Params, kQuadThreads, 5, dtype, T, D) \
+    VC_KERNEL(prepare_k_nvfp4, PrepareKNvfp4Params, kKeyThreads, 3, dtype, T, D)  \
+    VC_KERNEL(v_nvfp4, PrepareVParams, 2 * D, 3, dtype, T, D)
 
 VC_KERNELS(bf16, Bf16, 128)
 VC_KERNELS(bf16, Bf16, 64)

@@ -10,16 +10,16 @@ constexpr int kPasses = 4;
 struct Quad {
     int warp = threadIdx.x / 32;
     int row = threadIdx.x % 32 / 4;  // 0..7 within a pass
-    int column = threadIdx.x % 4;    // holds channels 8 * (column + 4 * chunk) + i
+    int column = threadIdx.x % 4;    // holds channels 8 * (column + 4 * chunk) + i, of NVFP4 16
 };
 
-template <int kChunks>
-__device__ inline float thread_amax(const float (&x)[kChunks][8]) {
+template <int kChunks, int kWidth>
+__device__ inline float thread_amax(const float (&x)[kChunks][kWidth]) {
     float amax = 0.f;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) amax = fmaxf(amax, fabsf(x[chunk][i]));
+        for (int i = 0; i < kWidth; ++i) amax = fmaxf(amax, fabsf(x[chunk][i]));
     }
     return amax;
 }

@@ -38,9 +38,11 @@ def subjects(shape: Shape) -> list[Subject]:
     ops, balanced, quality = torch.ops.vc_attention, PROFILES["balanced"], PROFILES["quality"]
     grouping = prepare.group(v, balanced, Action.GROUP)
     one = shape.bytes + shape.bytes // 2
+    rounded = shape.bytes * 9 / 32  # E2M1 elements and their scales
     checks = {profile: exact(q, k, v, PROFILES[profile]) for profile in ("balanced", "quality", *FOUR_BITS)}
     perm, blocks = grouping.perm, balanced.k_mean_blocks
     mean, factor = ops.channel_stats(q, k, blocks, True)
+    center, amax = ops.q_center(q, blocks)
     return [
         Subject("copy of v", v.clone, bytes=2 * shape.bytes),
         Subject("channel statistics of q and k", lambda: ops.channel_stats(q, k, blocks, True)),
@@ -48,6 +50,10 @@ def subjects(shape: Shape) -> list[Subject]:
         Subject("k", lambda: ops.prepare_k(k, perm, mean, factor, True), bytes=one),
         Subject("v, E4M3", lambda: ops.prepare_v(v, perm, "e4m3", True, 2), bytes=one),
         Subject("v, INT8", lambda: ops.prepare_v(v, perm, "int8", True, 2), bytes=one),
+        Subject("mean and magnitude of q, for NVFP4", lambda: ops.q_center(q, blocks), bytes=shape.bytes),
+        Subject("q, NVFP4", lambda: ops.prepare_q_nvfp4(q, center, amax), bytes=shape.bytes + 2 * rounded),
+        Subject("k, NVFP4", lambda: ops.prepare_k_nvfp4(k, perm, mean, center, amax), bytes=shape.bytes + rounded),
+        Subject("v, NVFP4", lambda: ops.prepare_v_nvfp4(v, perm, True), bytes=shape.bytes + rounded),
         Subject(
             "prepare (balanced)", lambda: prepare.prepare(q, k, v, balanced, perm, True, SCALE_N), bytes=3 * one,
             accuracy=checks["balanced"],

@@ -13,6 +13,7 @@ from tests.gpu.test_prepare import assert_same
 from vc_attention import layout, prepare, reference
 from vc_attention.config import PROFILES, Action, Numerics
 from vc_attention.errors import ParameterError
+from vc_attention.reference.formats import NVFP4_GROUP, from_e4m3
 
 pytestmark = pytest.mark.gpu
 
@@ -52,6 +53,35 @@ def test_the_table_covers_what_it_promises():
     assert {c.content for c in drawn} == set(cases.CONTENTS)
     assert {c.dtype for c in drawn} == {torch.float16, torch.bfloat16, torch.float32}
     assert {numerics_of(c).qk for c in drawn} == {"int8", "nvfp4"}
+
+
+def every_scale_and_tie() -> torch.Tensor:
+    """Values bf16 [1, 1, 2048, 128] whose groups are E4M3 scales times numbers at and between the bounds of E2M1.
+
+    A channel's largest value brings its fp32 scale to 1. Half the groups lie where E4M3 runs out of small numbers, so
+    that their largest element may exceed 6 times the scale.
+    """
+    random = torch.Generator().manual_seed(0)
+
+    def pick(choices: torch.Tensor, *shape: int) -> torch.Tensor:
+        return choices[torch.randint(len(choices), shape, generator=random)]
+
+    scales = from_e4m3(torch.arange(1, 0x79, dtype=torch.uint8))  # up to 256
+    scales = torch.stack((pick(scales, 64, 128), pick(torch.arange(1, 25) * 2.0**-12, 64, 128)))
+    numbers = torch.tensor((0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6))
+    v = pick(torch.cat((numbers, -numbers)), 128, NVFP4_GROUP, 128) * scales.view(128, 1, 128)
+    v = v.view(2048, 128)
+    v[0] = 1536.0
+    return v[None, None].bfloat16()
+
+
+def test_every_scale_and_tie():
+    v = every_scale_and_tie().cuda()
+    wanted = layout.images(reference.prepare(v, v, v, PROFILES["4bit"], None, False))
+    operands = prepare.prepare(v, v, v, PROFILES["4bit"], None, False, 128)
+    for name in ("v_scale", "v_micro", "v_codes"):
+        assert_same(name, getattr(operands, name), wanted[name])
+    assert set(wanted["v_micro"].unique().tolist()) >= set(range(0x79))
 
 
 def values(seqlen=700, heads=2, seed=0):
