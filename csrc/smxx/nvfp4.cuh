@@ -83,10 +83,15 @@ __device__ inline u32 pack_e2m1x8(const float* element, u32 signs) {
     return codes | (codes + 0x77777777 & signs & 0x88888888);
 }
 
+// `magnitude`, itself of any sign, with the sign of x or its opposite.
+__device__ inline float with_sign_of(float x, float magnitude) {
+    return __uint_as_float(__float_as_uint(magnitude) ^ __float_as_uint(x) & 0x80000000u);
+}
+
 // A group of 16 values x * inverse, inverse >= 0.
 struct Nvfp4Group {
     float y[kGroup], element[kGroup], scale;  // magnitudes
-    u32 signs[2], micro;                      // `micro` is the scale as E4M3
+    u32 signs[2], micro;                      // the scale in E4M3
     uint2 codes;
 
     __device__ Nvfp4Group(const float (&x)[kGroup], float inverse) {

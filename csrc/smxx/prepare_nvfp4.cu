@@ -1,6 +1,5 @@
 // NVFP4 operands for any arch from sm_80: one kernel per stage, input type and head dim.
-#include "smxx/prepare_k_nvfp4.cuh"
-#include "smxx/prepare_q_nvfp4.cuh"
+#include "smxx/prepare_qk_nvfp4.cuh"
 #include "smxx/prepare_v_nvfp4.cuh"
 
 #define VC_KERNEL(stage, Params, threads, blocks, dtype, T, D)          \

@@ -40,11 +40,6 @@ __device__ inline void residual_group(const uint4* stage, int channel, int group
     for (int i = 0; i < kGroup; ++i) x[i] = kGroup * group + i < rows ? x[i] : 0.f;
 }
 
-// `magnitude`, itself of any sign, with the sign of x or its opposite.
-__device__ inline float with_sign_of(float x, float magnitude) {
-    return __uint_as_float(__float_as_uint(magnitude) ^ __float_as_uint(x) & 0x80000000u);
-}
-
 // grid (BH, nT), 2 D threads. A group of 16 keys of a channel a thread and turn.
 template <class T, int D>
 __device__ inline void v_nvfp4(const PrepareVParams& p) {
