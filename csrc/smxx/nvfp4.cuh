@@ -35,7 +35,7 @@ __device__ inline float reciprocal_e4m3(float x) {
     return x > 0.f ? __fmaf_rn(__fmaf_rn(-x, near, 1.f), near, near) : 0.f;
 }
 
-// x / 6, correctly rounded.
+// x / 6, correctly rounded: a product with 1 / 6 would be off where E4M3 has a tie.
 __device__ inline float sixth(float x) {
     float near = x * (1.f / 6.f);
     return __fmaf_rn(__fmaf_rn(-6.f, near, x), 1.f / 6.f, near);
@@ -91,7 +91,7 @@ __device__ inline float with_sign_of(float x, float magnitude) {
 // A group of 16 values x * inverse, inverse >= 0.
 struct Nvfp4Group {
     float y[kGroup], element[kGroup], scale;  // magnitudes
-    u32 signs[2], micro;                      // the scale in E4M3
+    u32 signs[2], micro;                      // `micro` is the scale as E4M3
     uint2 codes;
 
     __device__ Nvfp4Group(const float (&x)[kGroup], float inverse) {

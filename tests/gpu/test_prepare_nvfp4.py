@@ -84,6 +84,25 @@ def test_every_scale_and_tie():
     assert set(wanted["v_micro"].unique().tolist()) >= set(range(0x79))
 
 
+def quotients_beside_ties() -> torch.Tensor:
+    """Values fp16 [1, 1, 128, 128] whose groups' amax / 6, once scaled, lies one ulp below the middle of two E4M3 numbers.
+
+    Only the quotient does: the product with the float next to 1 / 6 is that middle. Other elements favour 6 over 4.
+    """
+    steps = torch.tensor((12, 1, 2, 3, 4, 6, 8, 1, 2, 3, 4, 6, 8, 2, 4, 6)) / 12
+    v = (1406 * 2.0 ** -torch.arange(1, 9)[:, None] * steps).view(128, 1).repeat(1, 128)
+    v[1] = 1184.0  # brings the others where they are meant to be
+    return v[None, None].half()
+
+
+def test_quotients_beside_ties():
+    v = quotients_beside_ties().cuda()
+    wanted = layout.images(reference.prepare(v, v, v, PROFILES["4bit"], None, False))
+    operands = prepare.prepare(v, v, v, PROFILES["4bit"], None, False, 128)
+    for name in ("v_micro", "v_codes"):
+        assert_same(name, getattr(operands, name), wanted[name])
+
+
 def values(seqlen=700, heads=2, seed=0):
     return cases.fill((1, heads, seqlen, 128), "clusters", torch.Generator().manual_seed(seed)).bfloat16().cuda()
 
