@@ -199,6 +199,7 @@ def test_streams_threads_and_graphs():
     numerics = selftest.numerics_of(spec)
     operands = selftest.operands_on(CUDA, reference.prepare(*inputs(1, 2, 700, 1500, 128), numerics, None, True), True)
     expected = dispatch.run(operands, numerics, torch.bfloat16)
+    torch.cuda.synchronize()  # no other stream waits for the one on which operands are made
     results = []
 
     def work():
