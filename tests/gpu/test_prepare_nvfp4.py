@@ -85,9 +85,9 @@ def test_every_scale_and_tie():
 
 
 def quotients_beside_ties() -> torch.Tensor:
-    """Values fp16 [1, 1, 128, 128] whose groups' amax / 6, once scaled, lies one ulp below the middle of two E4M3 numbers.
+    """Values fp16 [1, 1, 128, 128]: amax / 6 of a scaled group is one ulp below the middle of two E4M3 numbers.
 
-    Only the quotient does: the product with the float next to 1 / 6 is that middle. Other elements favour 6 over 4.
+    Only the quotient is: the product with the float next to 1 / 6 is that middle. Other elements favour 6 over 4.
     """
     steps = torch.tensor((12, 1, 2, 3, 4, 6, 8, 1, 2, 3, 4, 6, 8, 2, 4, 6)) / 12
     v = (1406 * 2.0 ** -torch.arange(1, 9)[:, None] * steps).view(128, 1).repeat(1, 128)
