@@ -95,7 +95,7 @@ def _sm90(head_dim: int, probability: str, p_scale: str) -> KernelSpec:
         block_m=TILE, block_n=2 * TILE, threads=consumers + 128,
         shared=TILE * (head_dim + 4) + stages * stage + 4 * head_dim + 3 * 8,
         shared_means=TILE * head_dim + 8 * 8 * consumers,
-        minimum_tokens=12288 if probability == "expcast" else 24576,
+        minimum_tokens={"expcast": 12288, "u8": 16384}.get(probability, 24576),
     )  # fmt: skip
 
 
