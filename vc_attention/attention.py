@@ -42,7 +42,7 @@ def attend(
     Returns (out [B, H, Nq, D] in q's dtype, grouping for the next call or None when nothing was grouped).
     Raises ParameterError for what cannot be right, KernelUnavailable when backend is "cuda" and no kernel fits.
     """
-    check(q, k, v, action, grouping, backend)
+    check(q, k, v, numerics, action, grouping, backend)
     dtype, means = q.dtype, action is not Action.PLAIN
     spec = kernel_for(q, k, numerics, backend)
     if spec is not None:
@@ -81,14 +81,19 @@ def kernel_for(q: torch.Tensor, k: torch.Tensor, numerics: Numerics, backend: st
 
 
 def check(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, action: Action, grouping: Grouping | None, backend: str
-) -> None:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numerics: Numerics, action: Action,
+    grouping: Grouping | None, backend: str,
+) -> None:  # fmt: skip
     """Raises ParameterError unless the call is well formed."""
+    if not isinstance(numerics, Numerics):
+        raise ParameterError("numerics", "a Numerics", numerics, "take one from config.profile")
     if not isinstance(action, Action):
         raise ParameterError("action", "an Action", action, f"pass one of {', '.join(map(str, Action))}")
     if backend not in BACKENDS:
         raise ParameterError("backend", f"one of {', '.join(BACKENDS)}", backend, "choose one of these")
     for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            raise ParameterError(name, "a torch.Tensor", type(x), "convert it")
         if x.dim() != 4 or 0 in x.shape:
             raise ParameterError(name, "a non-empty [B, H, N, D] tensor", tuple(x.shape), "reshape it")
         if x.dtype not in DTYPES or x.dtype != q.dtype:
@@ -103,7 +108,9 @@ def check(
         raise ParameterError(
             "q, k, v", "[B,H,Nq,D], [B,H,Nk,D], [B,H,Nk,D]", shapes, "repeat grouped heads, align batches"
         )
-    if grouping is not None and grouping.perm.shape != k.shape[:-1]:
-        raise ParameterError(
-            "grouping.perm", f"of shape {tuple(k.shape[:-1])}", tuple(grouping.perm.shape), "group again for this shape"
-        )
+    if q.is_meta:
+        raise ParameterError("q, k, v", "tensors with values", "meta tensors", "pass them on a CPU or GPU")
+    if grouping is not None:
+        made_for = (*grouping.perm.shape, grouping.centroids.shape[-1], grouping.perm.device)
+        if made_for != (*k.shape, k.device):
+            raise ParameterError("grouping", f"made for {(*k.shape, k.device)}", made_for, "group again for this shape")

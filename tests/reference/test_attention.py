@@ -212,6 +212,8 @@ def test_actions_agree_on_the_output_they_can_share():
         (lambda q, k, v: (q, k[:, :1], v[:, :1]), "q, k, v"),
         (lambda q, k, v: (q, k[:, :, :-1], v), "q, k, v"),
         (lambda q, k, v: (q.to("meta"), k, v), "k.device"),
+        (lambda q, k, v: (q.to("meta"), k.to("meta"), v.to("meta")), "q, k, v"),
+        (lambda q, k, v: (q, None, v), "k"),
     ],
 )
 def test_a_malformed_call_is_named(spoil, parameter):
@@ -226,11 +228,20 @@ def test_an_action_that_is_none_is_named(action):
         attend(*random(8, 9), numerics=OFF, action=action)
 
 
-def test_a_grouping_of_another_shape_and_an_unknown_backend_are_named():
-    q, k, v = random(8, 9)
-    _, grouping = attend(q, k, v, numerics=OFF, action=Action.GROUP)
+def test_the_name_of_a_profile_is_no_numerics():
+    with pytest.raises(ParameterError, match="numerics must be a Numerics, got 'balanced'"):
+        attend(*random(8, 9), numerics="balanced", action=Action.GROUP)
+
+
+@pytest.mark.parametrize("other", [random(8, 10), random(8, 9, dim=128), random(8, 9, heads=1)])
+def test_a_grouping_of_another_shape_is_named(other):
+    _, grouping = attend(*random(8, 9), numerics=OFF, action=Action.GROUP)
     with pytest.raises(ParameterError, match="group again"):
-        attend(q, *random(8, 10)[1:], numerics=OFF, action=Action.REUSE, grouping=grouping)
+        attend(*other, numerics=OFF, action=Action.ASSIGN, grouping=grouping)
+
+
+def test_an_unknown_backend_is_named():
+    q, k, v = random(8, 9)
     with pytest.raises(ParameterError, match="backend must be one of auto, cuda, reference"):
         attend(q, k, v, numerics=OFF, action=Action.GROUP, backend="gpu")
 
