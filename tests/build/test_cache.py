@@ -70,6 +70,13 @@ def test_a_stamp_cannot_point_out_of_its_folder(folders):
         cache.find("u-sm_90a", **MADE_OF)
 
 
+def test_a_stamp_may_name_what_cannot_be_a_file(folders):
+    entry = store()
+    next(folders[0].glob("*.json")).write_text(json.dumps({**entry.stamp, "file": "u\0"}))
+    with pytest.raises(cache.CacheMiss):
+        cache.find("u-sm_90a", **MADE_OF)
+
+
 def test_nothing_built_says_so(folders):
     with pytest.raises(cache.CacheMiss, match="never built"):
         cache.find("u-sm_90a", **MADE_OF)
@@ -104,6 +111,15 @@ def test_clean_leaves_nothing(folders):
     store()
     assert cache.clean() == [folders[0]]
     assert cache.entries() == [] and not folders[0].exists()
+
+
+def test_clean_tells_what_it_could_not_remove(folders, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    folders[0].parent.mkdir()
+    folders[0].symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="cannot be removed whole") as caught:
+        cache.clean()
+    assert str(folders[0]) in str(caught.value)
 
 
 def test_writers_side_by_side_leave_one_whole_entry(folders):

@@ -68,6 +68,17 @@ def test_a_list_for_machines_elsewhere(make_pack):
     assert wrong.returncode == 1 and "'hopper' is not a GPU target" in wrong.stdout
 
 
+def test_a_list_of_names_is_told_and_no_failure(make_pack):
+    said = fine(make_pack().install(TORCH_CUDA_ARCH_LIST="Ampere;Hopper"))
+    assert "TORCH_CUDA_ARCH_LIST is not used: arch: 'Ampere' is not a GPU target" in said
+
+
+def test_an_empty_arch_is_none(make_pack):
+    pack = make_pack()
+    fine(pack.install("--arch", "", gpus="9.0"))
+    assert {arch for _, arch in stamps(pack)} == {"90a"}
+
+
 def test_gpus_present_count_more_than_the_list(make_pack):
     pack = make_pack()
     fine(pack.install(gpus="9.0", TORCH_CUDA_ARCH_LIST="8.0;8.6;8.9;12.0"))
@@ -76,7 +87,7 @@ def test_gpus_present_count_more_than_the_list(make_pack):
 
 def test_a_gpu_without_kernels_is_told_and_no_failure(make_pack):
     said = fine(make_pack().install(gpus="7.5"))
-    assert "7.5: there are no kernels for it" in said
+    assert "7.5: there are no kernels for it" in said and "no kernels to build;" in said
 
 
 def test_a_second_install_does_nothing_and_a_new_torch_changes_nothing(make_pack, tmp_path):

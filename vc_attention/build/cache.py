@@ -120,10 +120,12 @@ def log(name: str, text: str) -> Path:
 
 
 def clean() -> list[Path]:
-    """Delete all built files; returns the folders that were there."""
+    """Delete all built files; returns the folders that were there. Raises OSError naming those that stayed."""
     there = [folder for folder in folders() if folder.is_dir()]
     for folder in there:
         shutil.rmtree(folder, ignore_errors=True)
+    if left := [str(folder) for folder in there if folder.is_dir()]:
+        raise OSError(f"cannot be removed whole: {', '.join(left)}; close ComfyUI and try again, or delete it by hand")
     return there
 
 
@@ -146,7 +148,7 @@ def _read_whole(folder: Path, stamp: dict[str, Any]) -> bytes:
     path = folder / stamp["file"]
     try:
         data = path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no name for a file
         raise CacheMiss(
             f"{path} is gone though it was built (SHA-256 {stamp.get('sha256')}): an antivirus may have "
             f"quarantined it; restore it there, allow the folder, and build again ({error})"

@@ -64,10 +64,12 @@ def _gpus() -> tuple[list[driver.Gpu], str | None]:
 
 def _wanted(arch: str | None, gpus: list[driver.Gpu]) -> list[Task]:
     """What should exist: for --arch, else the GPUs present, else (an image is built without) TORCH_CUDA_ARCH_LIST."""
-    if arch is None and gpus:
+    if arch:
+        capabilities = targets.parse(arch)
+    elif gpus:
         capabilities = list(dict.fromkeys(gpu.capability for gpu in gpus))
     else:
-        capabilities = targets.parse(arch or os.environ.get("TORCH_CUDA_ARCH_LIST", ""))
+        capabilities = _listed()
     wanted: list[Task] = []
     for gpu in capabilities:
         fitting = [Task(unit, target) for unit in UNITS.values() if (target := unit.arch_for(gpu))]
@@ -75,6 +77,15 @@ def _wanted(arch: str | None, gpus: list[driver.Gpu]) -> list[Task]:
             say(f"compute capability {gpu[0]}.{gpu[1]}: there are no kernels for it; the model's own attention is used")
         wanted += [task for task in fitting if task not in wanted]
     return wanted
+
+
+def _listed() -> list[tuple[int, int]]:
+    """The targets in TORCH_CUDA_ARCH_LIST; names, which torch takes too, are told and no reason to fail."""
+    try:
+        return targets.parse(os.environ.get("TORCH_CUDA_ARCH_LIST", ""))
+    except ValueError as error:
+        say(f"TORCH_CUDA_ARCH_LIST is not used: {error}")
+        return []
 
 
 def _state(task: Task, kind: str = "auto") -> str | None:
@@ -104,7 +115,8 @@ def _check(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | None)
 def _install(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | None, kind: str) -> int:
     started = time.monotonic()
     if not wanted:
-        say(f"no kernels to build: {driver_error or 'no GPU'}; the pack loads and uses the model's own attention")
+        reason = "" if gpus else f": {driver_error or 'no GPU'}"
+        say(f"no kernels to build{reason}; the pack loads and uses the model's own attention")
         return 0
     missing = [task for task in wanted if _state(task, kind)]
     tools = None if extension.built() and not missing else toolchain.probe()
