@@ -67,8 +67,8 @@ TABLES: dict[str, tuple[Numerics, Schedule, dict]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
-    parser.add_argument("--clips", type=int, default=16)
-    parser.add_argument("--latent-frames", type=int, default=9)
+    parser.add_argument("--clips", type=suite.positive, default=16)
+    parser.add_argument("--latent-frames", type=suite.positive, default=9)
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -29,8 +29,8 @@ FLOOR = "bf16 attention"  # what rounding q, k, v and the result to 16 bits does
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
-    parser.add_argument("--clips", type=int, default=16)
-    parser.add_argument("--latent-frames", type=int, nargs="+", default=[5, 16], help="lengths of the clips")
+    parser.add_argument("--clips", type=positive, default=16)
+    parser.add_argument("--latent-frames", type=positive, nargs="+", default=[5, 16], help="lengths of the clips")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
@@ -48,6 +48,13 @@ def main() -> None:
             save(result, tables.suite(result), options.out / "suite")
     tables.plot(result, options.out / "suite.png")
     print(tables.suite(result))
+
+
+def positive(text: str) -> int:
+    """A number on the command line that is at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return int(text)
 
 
 def save(result: dict, text: str, path: Path) -> None:

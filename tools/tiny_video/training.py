@@ -13,9 +13,12 @@ class Clock:
     """Progress 0..1 of a training, by steps where their number is given, else by the seconds it may take.
 
     A run by the clock logs how many steps it made; the same number of steps from the same seed repeats it.
+    Raises ValueError where it would never end.
     """
 
     def __init__(self, out: Path, seconds: float, steps: int | None):
+        if seconds <= 0 or (steps is not None and steps <= 0):
+            raise ValueError(f"seconds and steps must be positive, got {seconds} and {steps}: give one of them")
         out.mkdir(parents=True, exist_ok=True)
         self.out, self.seconds, self.steps = out, seconds, steps
         self.started = self.logged = self.saved = time.monotonic()
