@@ -26,7 +26,10 @@ _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 
 def register(schema: str, implementation, fake) -> None:
-    """Define `vc_attention::<schema>` for CUDA unless it exists: `implementation` runs it, `fake` gives its outputs."""
+    """Define `vc_attention::<schema>` for CUDA unless it exists: `implementation` runs it, `fake` gives its outputs.
+
+    On CPU tensors it raises ParameterError.
+    """
     name = schema.split("(")[0]
     if hasattr(getattr(torch.ops, NAMESPACE), name):
         return
@@ -35,8 +38,12 @@ def register(schema: str, implementation, fake) -> None:
         with torch.cuda.device(args[0].device):
             return implementation(*args)
 
+    def refuse(*args):
+        raise ParameterError(f"tensors of {name}", "on an NVIDIA GPU", "cpu", "use vc_attention.reference")
+
     _library.define(schema)
     _library.impl(name, run, "CUDA")
+    _library.impl(name, refuse, "CPU")
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
 
 

@@ -10,7 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vc_attention import layout, ops, prepare, reference, stages
-from vc_attention.config import PROFILES
+from vc_attention.config import PROFILES, Action
+from vc_attention.errors import ParameterError
 
 
 def shapes(outputs) -> list[tuple[tuple[int, ...], torch.dtype]]:
@@ -36,6 +37,15 @@ def test_fakes_give_the_documented_shapes():
         expected = [((2, 3, 8, 64), torch.int8), ((2, 3), f32), ((2, 3, 8), i32), ((2, 3, 300), i32)]
         assert shapes((centroids, step, rank, perm)) == expected
         assert shapes(torch.ops.vc_attention.assign(x, centroids, step, rank)) == [((2, 3, 300), i32)]
+
+
+@pytest.mark.parametrize("profile", ("balanced", "4bit"))
+def test_tensors_of_the_cpu_are_refused_with_a_remedy(profile):
+    x = torch.zeros(1, 2, 300, 64, dtype=torch.float16)
+    with pytest.raises(ParameterError, match="on an NVIDIA GPU, got 'cpu': use vc_attention.reference"):
+        prepare.prepare(x, x, x, PROFILES[profile], None, True, 128)
+    with pytest.raises(ParameterError, match="tensors of group"):
+        prepare.group(x, PROFILES[profile], Action.GROUP)
 
 
 def test_a_second_copy_of_the_module_finds_the_ops(monkeypatch):
