@@ -1,6 +1,6 @@
 """The small form of the suite that CI runs: one clip of 720 tokens in 6 steps, compared in the latent.
 
-A bound is a few decibels below what was measured when it was written; `python -m tests.trained.suite` is the whole.
+A bound is one to four decibels below what was measured first; `python -m tests.trained.suite` is the whole.
 """
 
 import pytest
@@ -8,8 +8,9 @@ import pytest
 from .clips import Model, patch, rounded
 
 FRAMES, SIZE, STEPS = 5, 192, 6
-# dB of the clip's latents over the change that a profile makes in them. Measured: 55.9, 46.8, 48.5, 30.8.
-BOUNDS = {"bf16 attention": 52.0, "quality": 43.5, "balanced": 45.0, "4bit": 28.0}
+# dB of the clip's latents over the change that a profile makes in them. Measured: 55.9, 46.8, 48.5, 30.8; without
+# V-Smooth 41.6 for balanced and 28.5 for 4bit, which must not pass.
+BOUNDS = {"bf16 attention": 52.0, "quality": 43.5, "balanced": 45.0, "4bit": 29.5}
 BETTER_THAN = {"balanced": "paper-8bit", "4bit": "sage3-like"}
 
 
