@@ -1,5 +1,7 @@
-"""What the Hopper kernels are compiled to: 8-bit tensor-core instructions, and no exponential per score in ExpCast."""
+"""What the Hopper kernels are compiled to: 8-bit tensor-core instructions, no exponential per score in ExpCast, and
+exponentials in the order that makes the others fast."""
 
+import functools
 import re
 import shutil
 import subprocess
@@ -42,7 +44,7 @@ def opcodes(tmp_path_factory):
                 found.append(match[1])
         return kernels
 
-    return disassemble
+    return functools.cache(disassemble)
 
 
 def test_expcast_has_no_exponential_per_score(opcodes):
@@ -62,3 +64,21 @@ def test_int8_values_run_on_integer_tensor_cores(opcodes):
     for kernel, code in opcodes("attention_sm90_u8").items():
         assert any(op.startswith("IGMMA") and ".U8.S8" in op for op in code), kernel
         assert not any(op.startswith(("QGMMA", "LDL", "STL")) for op in code), kernel
+
+
+def test_exact_probabilities_are_e4m3(opcodes):
+    for kernel, code in opcodes("attention_sm90_exact").items():
+        assert any(op.startswith("IGMMA") and ".S8.S8" in op for op in code), kernel
+        assert any(op.startswith("QGMMA") and ".E4M3.E4M3" in op for op in code), kernel
+        assert not any(op.startswith(("LDL", "STL", "HMMA")) for op in code), kernel
+
+
+@pytest.mark.parametrize("unit", ["attention_sm90_u8", "attention_sm90_exact"])
+def test_exponentials_alternate_in_their_turn(opcodes, unit):
+    """From the barrier that gives the turn to the product: all 128 of a step, and not after everything else."""
+    for kernel, code in opcodes(unit).items():
+        turns = [i for i, op in enumerate(code) if op.startswith("BAR.SYNC")][1:]  # the first is that of the start
+        assert len(turns) == 2, kernel  # in the main loop, and in the last step
+        product = next(i for i in range(turns[0], len(code)) if re.match("[IQ]GMMA", code[i]))
+        step = [op == "MUFU.EX2" for op in code[turns[0] : product]]
+        assert sum(step) == 128 and sum(step[: len(step) // 4]) >= 16, (kernel, len(step), sum(step))
