@@ -51,7 +51,7 @@ __device__ __forceinline__ void produce(const AttentionParams& p, int q_tile, in
             bulk_copy(C::kVScale + stage * C::kVScaleStage, v_scale + (i64)t * C::kHeadDim, C::kVScaleStage,
                       C::kVFull + 8 * stage);
         }
-        // Halfway through a group, so that the wait inside never holds up K and V.
+        // Halfway through a group, so that the wait inside hardly ever holds up K and V.
         const int place = i % C::kMeanTiles;
         if (C::kMean && (place == C::kMeanTiles / 2 || (i == tiles - 1 && place < C::kMeanTiles / 2))) {
             copy_means<C>(p, head, i / C::kMeanTiles, ceil_div(tiles, C::kMeanTiles));
