@@ -9,7 +9,8 @@ from tools.graph import PATCH
 
 pytestmark = [pytest.mark.browser, pytest.mark.comfy, pytest.mark.slow]
 
-# Every text that a patch node's panel shows from now on.
+# Every text that a patch node's panel shows from now on: read right after each event, because a frame of a busy browser
+# may come later than the next event.
 RECORD = """type => {
     window.panels = [];
     const look = () => {
@@ -17,9 +18,11 @@ RECORD = """type => {
             const text = node.type === type && node.vcAttentionPanel?.text;
             if (text && !window.panels.includes(text)) window.panels.push(text);
         }
-        if (window.panels) requestAnimationFrame(look);
     };
-    look();
+    window.recording = new AbortController();
+    for (const event of ['progress', 'report']) {
+        app.api.addEventListener(`vc_attention.${event}`, look, { signal: window.recording.signal });
+    }
 }"""
 
 
@@ -27,13 +30,14 @@ def test_the_status_follows_the_run(canvas):
     canvas.load(small_workflow(seed=21, steps=12))
     canvas.page.evaluate(RECORD, PATCH)
     canvas.press_run()
-    canvas.page.wait_for_function("() => window.panels.some(text => text.includes('step 3 of 6'))")
+    canvas.page.wait_for_function("() => window.panels.some(text => text.includes('sampling: step'))")
     canvas.picture_of("status")
     canvas.wait_until_done()
     canvas.wait_for_panels("attention calls taken over")
-    seen = canvas.page.evaluate("() => { const all = window.panels; window.panels = null; return all; }")
+    seen = canvas.page.evaluate("() => { window.recording.abort(); return window.panels; }")
+    # How many of the six steps of each expert are told depends on the machine: a few a second, the first always.
     steps = {text.split("step ")[1].split(" of")[0] for text in seen if "sampling: step" in text}
-    assert len(steps) >= 3, seen
+    assert "1" in steps and len(steps) >= 2, seen
     running = [text for text in seen if "sampling: step" in text and "100% of the self-attention calls" in text]
     assert running and "reference (torch operations)" in running[-1]
     assert any("largest error so far" in text for text in running)
