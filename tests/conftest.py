@@ -1,20 +1,13 @@
 """Fixtures shared by every room's tests."""
 
-import os
 from pathlib import Path
 
 import pytest
 
+from tests.absent import absent
 from tools import environment
 
 STAND_INS = environment.TOOLS / "stand_ins"
-
-
-def _without(what: str) -> None:
-    """In CI everything must run; elsewhere a missing piece skips and names the remedy."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
 
 
 def pytest_configure(config):
@@ -39,7 +32,7 @@ def pytest_collection_modifyitems(items):
 def comfy_environment():
     """tools/environment.py, once its ComfyUI is there. `python tools/test.py` makes it."""
     if not environment.COMFYUI.exists() or not environment.MODELS.exists():
-        _without("no ComfyUI to test against: run python tools/test.py, which sets one up")
+        absent("no ComfyUI to test against: run python tools/test.py, which sets one up")
     return environment
 
 
@@ -77,5 +70,5 @@ def chromium():
     """Path of the browser for tests/browser."""
     path = environment.chromium()
     if path is None:
-        _without(environment.NO_BROWSER)
+        absent(environment.NO_BROWSER)
     return path

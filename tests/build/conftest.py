@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.absent import absent
 from vc_attention import driver, launch, launchers
 from vc_attention.build import cache, compilers, extension, kernels, toolchain
 from vc_attention.build.tasks import Task
@@ -27,16 +28,11 @@ def nvrtc():
     return libraries[0]
 
 
-def absent(what: str):
-    """End a test that this machine cannot run: not everybody has compilers, CI has."""
-    (pytest.fail if os.environ.get("CI") else pytest.skip)(f"this test needs {what}")
-
-
 @pytest.fixture(scope="session")
 def gcc():
     """The C compiler, where what it makes is what the tests expect: a shared library of Linux."""
     program = shutil.which("gcc")
-    return program if program and sys.platform == "linux" else absent("gcc on Linux")
+    return program if program and sys.platform == "linux" else absent("needs gcc on Linux")
 
 
 @pytest.fixture(scope="session")
@@ -137,7 +133,7 @@ def real_path():
     """The PATH of this machine, for the tests that want its compilers."""
     found = toolchain.probe()
     if not (found.nvccs and not extension.lacking(found)):
-        absent("nvcc, ninja, a C++ compiler and Python's headers")
+        absent("needs nvcc, ninja, a C++ compiler and Python's headers")
     return os.environ["PATH"]
 
 
@@ -149,7 +145,7 @@ def compiled_module(tmp_path_factory):
         patch.setattr(cache, "folders", lambda: [folder])
         tools = toolchain.probe()
         if lacking := extension.lacking(tools):
-            absent(", ".join(lacking))
+            absent(f"needs {', '.join(lacking)}")
         assert extension.build(tools) is None
         assert extension.built()
     return folder

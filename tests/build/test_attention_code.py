@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.build.conftest import absent
+from tests.absent import absent
 from vc_attention.build import compilers, toolchain
 from vc_attention.build.tasks import Task
 from vc_attention.build.units import UNITS
@@ -28,7 +28,7 @@ def opcodes(tmp_path_factory):
     tool = disassembler()
     usable = compilers.available(toolchain.probe(), "nvrtc", None)[0]
     if tool is None or not usable:
-        absent("NVRTC and cuobjdump")
+        absent("needs NVRTC and cuobjdump")
     compiler = usable[0]
 
     def disassemble(unit):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.absent import absent
 from tests.build import sass
-from tests.build.conftest import absent
 from tests.build.test_attention_code import disassembler
 from vc_attention import kernel_table
 from vc_attention.build import compilers, toolchain
@@ -31,7 +31,7 @@ def compiled(request, tmp_path_factory):
     """compiled(unit, arch) -> {kernel: sass.Kernel}, compiled once."""
     tool, usable = disassembler(), compilers.available(toolchain.probe(), request.param, None)[0]
     if tool is None or not usable:
-        absent(f"{request.param} and cuobjdump")
+        absent(f"needs {request.param} and cuobjdump")
     folder, known = tmp_path_factory.mktemp("mma"), {}
 
     def compile_once(unit, arch):
