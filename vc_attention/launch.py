@@ -143,7 +143,7 @@ def _list(arches: Iterable[str]) -> str:
 
 def rebuild_command(arch: str | None = None) -> str:
     """What a user types to build for the GPUs present or for `arch`, with the Python that runs now."""
-    return f'"{sys.executable}" "{cache.PACK / "install.py"}"' + (f" --arch {arch}" if arch else "")
+    return f'"{sys.executable}" "{cache.PACK / "install.py"}"' + (f' --arch "{arch}"' if arch else "")
 
 
 def doctor_command() -> str:

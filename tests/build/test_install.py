@@ -155,7 +155,14 @@ def test_without_any_compiler_it_lists_what_is_missing_and_exits_0(make_pack):
     assert "install.py" in loads.stdout, loads.stderr
 
 
-def without_packages(pack, *arguments, gpus):
+def test_the_remedy_builds_for_the_gpus_that_were_asked_for(make_pack):
+    pack = make_pack()
+    said = fine(without_packages(pack, "install.py", "--arch", "8.9;12.0"))
+    # Quoted: a shell ends the command at a semicolon.
+    assert f'"{pack.root / "install.py"}" --arch "8.9;12.0"' in said
+
+
+def without_packages(pack, *arguments, gpus=""):
     """Run with the bare interpreter and no toolkit in its usual place."""
     code = (
         "import sys; sys.argv = sys.argv[1:]; from pathlib import Path; sys.path.insert(0, '.')\n"

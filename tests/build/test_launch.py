@@ -126,7 +126,7 @@ def test_built_for_one_gpu_and_run_on_another(fake_driver, built):
         "built for sm_80",
         "GPU 2 (Fake 2, 12.0) needs sm_120a",
         "install.py",
-        "--arch 120a",
+        '--arch "120a"',
         "restart ComfyUI",
     ):
         assert part in str(caught.value)

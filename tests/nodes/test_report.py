@@ -115,8 +115,8 @@ def test_a_model_without_a_row_works_and_the_report_says_so(spy, reports):
     ("text", "left"),
     [
         (
-            'run "/srv/al ice/venv/bin/python" "/srv/al ice/x/install.py" --arch 90a',
-            'run "python" "install.py" --arch 90a',
+            'run "/srv/al ice/venv/bin/python" "/srv/al ice/x/install.py" --arch "90a"',
+            'run "python" "install.py" --arch "90a"',
         ),
         (r'run "C:\Users\alice\python.exe"', 'run "python.exe"'),
         ("built for /srv/alice/bin/python3, sm_90a", "built for python3, sm_90a"),

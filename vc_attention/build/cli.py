@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         wanted = _wanted(arguments.arch, gpus)
         if arguments.check:
             return _check(wanted, gpus, driver_error)
-        return _install(wanted, gpus, driver_error, arguments.compiler)
+        return _install(wanted, gpus, driver_error, arguments.compiler, arguments.arch)
     except (VCAttentionError, ValueError, OSError) as error:
         say(f"{type(error).__name__}: {error}")
         return 1
@@ -112,7 +112,7 @@ def _check(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | None)
     return 0 if _self_test(gpus) else 1
 
 
-def _install(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | None, kind: str) -> int:
+def _install(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | None, kind: str, arch: str | None) -> int:
     started = time.monotonic()
     if not wanted:
         reason = "" if gpus else f": {driver_error or 'no GPU'}"
@@ -129,7 +129,7 @@ def _install(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | Non
         for reason in refused:
             say(reason)
         if not usable:
-            return _no_compiler(tools, gpus, driver_error)
+            return _no_compiler(tools, gpus, driver_error, arch)
         failed = kernels.build(missing, usable, say)
     _build_launcher(tools)
     seconds = time.monotonic() - started
@@ -137,11 +137,11 @@ def _install(wanted: list[Task], gpus: list[driver.Gpu], driver_error: str | Non
     return 0 if not failed and _self_test(gpus) else 1
 
 
-def _no_compiler(tools: toolchain.Toolchain, gpus: list[driver.Gpu], driver_error: str | None) -> int:
+def _no_compiler(tools: toolchain.Toolchain, gpus: list[driver.Gpu], driver_error: str | None, arch: str | None) -> int:
     for line in preflight.lines(preflight.parts(tools, gpus, driver_error), tools.notes):
         say(line)
     say("no kernels were built: there is no compiler that this machine can use. Do one of the above, then run")
-    say(f"    {launch.rebuild_command()}")
+    say(f"    {launch.rebuild_command(arch)}")
     say("Until then the pack loads and uses the model's own attention.")
     return 0
 
