@@ -138,8 +138,10 @@ def numbered(nodes: dict[str, Node]) -> dict[str, int]:
 
 
 def without_patch(nodes: dict[str, Node]) -> dict[str, Node]:
-    """The same graph with every patch node taken out and its model input joined to its output."""
+    """The same graph with every patch node taken out, and the report, which has nothing to tell then; their inputs joined
+    to their outputs."""
     behind = {key: node.inputs["model"] for key, node in nodes.items() if node.type in (PATCH, WRAPPER_PATCH)}
+    behind["report"] = nodes["report"].inputs["samples"]
 
     def through(given):
         return behind.get(given.node, given) if isinstance(given, Link) else given

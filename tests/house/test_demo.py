@@ -37,6 +37,12 @@ def test_its_prompt_is_one_that_the_model_was_trained_on():
     assert run.shift == flow.SHIFT
 
 
+def test_only_the_patched_clip_comes_with_a_report():
+    prompts = [demo.demo_prompt(demo.demo_run("reference"), patched, "clip") for patched in (False, True)]
+    kinds = [{node["class_type"] for node in prompt.values()} for prompt in prompts]
+    assert ["VCAttentionReport" in kind for kind in kinds] == [False, True]
+
+
 def test_the_report_names_nodes_and_measures_the_difference(tmp_path):
     run = demo.demo_run("reference")
     clips = [clip(tmp_path, "stock", 0, []), clip(tmp_path, "vc_attention", 3, [REPORT])]
