@@ -138,8 +138,8 @@ def numbered(nodes: dict[str, Node]) -> dict[str, int]:
 
 
 def without_patch(nodes: dict[str, Node]) -> dict[str, Node]:
-    """The same graph with every patch node taken out, and the report, which has nothing to tell then; their inputs joined
-    to their outputs."""
+    """The same graph without patch nodes and the report, which has nothing to tell then; their inputs joined to their
+    outputs."""
     behind = {key: node.inputs["model"] for key, node in nodes.items() if node.type in (PATCH, WRAPPER_PATCH)}
     behind["report"] = nodes["report"].inputs["samples"]
 
