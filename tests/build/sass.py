@@ -41,7 +41,7 @@ class Kernel:
         return min(whole, key=lambda loop: loop[1] - loop[0])
 
     def executed(self) -> Counter[str]:
-        """Opcodes of a warp's way through the main loop, by kind, without what a forward branch usually skips.
+        """Opcodes of a warp's shortest path through the main loop, without what a forward branch usually skips.
 
         Skipped are the last step's mask, rescaling, and bulk copies, which one thread of the block makes; what every
         thread copies itself is not.

@@ -63,7 +63,8 @@ def test_few_instructions_per_score(compiled, unit, arch, capsys):
         spec, executed = spec_of(unit, name), kernel.executed()
         scores = 16 * spec.block_n // 32  # of a thread in one step
         count = executed.total() / scores
-        text = f"{name} sm_{arch}: {count:.2f} instructions per score, {kernel.resources['registers']} registers"
+        text = f"{name} sm_{arch}: {count:.2f} instructions per score on the shortest path through the loop"
+        text += f", {kernel.resources['registers']} registers"
         if unit == "attention_mma_nvfp4" and spec.head_dim == 128:
             products = executed["OMMA"] / 64  # of 64 that every implementation needs
             text += f", prediction: at most {1 / max(products, count / PEAK_FP4_SLOTS):.2f} of the FP4 peak"
