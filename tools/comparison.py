@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tools.graph import PATCH, WRAPPER_PATCH, Link, Node
+from tools.graph import Link, Node, bypassed
 
 COMPARE = "VCAttentionCompare"
 BELOW = 1400  # how far below its original a node of the second branch stands
@@ -12,9 +12,8 @@ BELOW = 1400  # how far below its original a node of the second branch stands
 
 def compared(nodes: dict[str, Node]) -> dict[str, Node]:
     """The graph with a second branch of everything that a patch reaches, up to the decoder, and Compare behind both."""
-    patches = {key: node.inputs["model"] for key, node in nodes.items() if node.type in (PATCH, WRAPPER_PATCH)}
-    around = {**patches, "report": nodes["report"].inputs["samples"]}  # what the second branch does without
-    twice = [key for key in _behind(nodes, set(patches)) if key in _before(nodes, "decode") and key not in around]
+    around = bypassed(nodes)
+    twice = [key for key in _behind(nodes, set(around)) if key in _before(nodes, "decode") and key not in around]
 
     def stock(given):
         while isinstance(given, Link) and given.node in around:

@@ -137,11 +137,15 @@ def numbered(nodes: dict[str, Node]) -> dict[str, int]:
     return {key: number for number, key in enumerate(nodes, start=1)}
 
 
+def bypassed(nodes: dict[str, Node]) -> dict[str, Link]:
+    """What a graph without the patch has in place of patch nodes and of the report, which has nothing to tell then."""
+    patches = {key: node.inputs["model"] for key, node in nodes.items() if node.type in (PATCH, WRAPPER_PATCH)}
+    return {**patches, "report": nodes["report"].inputs["samples"]}
+
+
 def without_patch(nodes: dict[str, Node]) -> dict[str, Node]:
-    """The same graph without patch nodes and the report, which has nothing to tell then; their inputs joined to their
-    outputs."""
-    behind = {key: node.inputs["model"] for key, node in nodes.items() if node.type in (PATCH, WRAPPER_PATCH)}
-    behind["report"] = nodes["report"].inputs["samples"]
+    """The same graph with every patch node and the report taken out and their inputs joined to their outputs."""
+    behind = bypassed(nodes)
 
     def through(given):
         return behind.get(given.node, given) if isinstance(given, Link) else given
