@@ -51,7 +51,7 @@ def attend(
         grouping = prepare.group(v, numerics, action, grouping)
         lap("grouping")
         perm = None if grouping is None else grouping.perm
-        operands = prepare.prepare(q, k, v, numerics, perm, means, spec.block_n)
+        operands = prepare.prepare(q, k, v, numerics, perm, means, spec.block_n, spec.packed)
         lap("preparation")
         del q, k, v  # the caller may have handed over its last references
         out = dispatch.run(operands, numerics, dtype)

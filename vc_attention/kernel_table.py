@@ -28,6 +28,8 @@ class KernelSpec:
     qk              `Numerics.qk` that they compute, "nvfp4" with `smooth_q` "head"
     probability     `Numerics.probability` that they compute
     p_scale         `Numerics.p_scale` that they compute
+    packed          whether from scores of 16 bits and keys of one scale a step, `packed` of reference.attention,
+                    prepare.prepare and reference.prepare
     block_m         query rows of a thread block
     block_n         keys that share the reference of P, `block_n` of reference.attention, and an INT8 value scale,
                     `scale_n` of prepare.prepare and reference.prepare
@@ -44,6 +46,7 @@ class KernelSpec:
     qk: str
     probability: str
     p_scale: str
+    packed: bool
     block_m: int
     block_n: int
     threads: int
@@ -87,13 +90,14 @@ class KernelSpec:
 
 def _sm90(head_dim: int, probability: str, p_scale: str) -> KernelSpec:
     """Shared memory as Config of csrc/sm90/config.cuh lays it out."""
-    stages, consumers = 4, 256
-    stage = 2 * TILE * head_dim + 16 + 4 * 8  # codes of K and V, scales of K, barriers
-    stage += {"expcast": 8 * TILE, "u8": 4 * head_dim}.get(probability, 0)  # rows of ones, scales of V
+    stages, tiles, consumers = 2, 2, 256
+    tile = 2 * TILE * head_dim + 16  # codes of K and V, scales of K
+    tile += {"expcast": 8 * TILE, "u8": 4 * head_dim}.get(probability, 0)  # rows of ones, scales of V
     return KernelSpec(
         f"attention_sm90_{probability}", "sm90", ((9, 0),), head_dim, "int8", probability, p_scale,
-        block_m=TILE, block_n=2 * TILE, threads=consumers + 128,
-        shared=TILE * (head_dim + 4) + stages * stage + 4 * head_dim + 3 * 8,
+        packed=(probability, p_scale) == ("expcast", "tile"),
+        block_m=TILE, block_n=tiles * TILE, threads=consumers + 128,
+        shared=TILE * (head_dim + 4) + stages * (tiles * tile + 4 * 8) + 4 * head_dim + 3 * 8,
         shared_means=TILE * head_dim + 8 * 8 * consumers,
         minimum_tokens={"expcast": 12288, "u8": 16384}.get(probability, 24576),
     )  # fmt: skip
@@ -114,6 +118,7 @@ def _mma(head_dim: int, qk: str, probability: str) -> KernelSpec:
     return KernelSpec(
         f"attention_mma_{formats}", "mma", capabilities[probability], head_dim, qk, probability,
         p_scale="running" if four_bit_values else "tile",
+        packed=False,
         block_m=TILE, block_n=tiles * TILE, threads=256,
         shared=images * TILE * row + stages * stage + rows,
         shared_means=16 * 256,

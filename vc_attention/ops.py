@@ -4,7 +4,8 @@ All are functional: they return new tensors, never write an input, run on the cu
 work under torch.compile, on fake tensors and inside a CUDA graph. Shapes and dtypes are those of csrc/README.md.
 
 v_format is "e4m3" or "int8", whose scales `shared_tiles` neighbouring tiles share. A perm of None keeps the sequence
-order. When `prepare_k` sorts, its order takes the place of perm for V.
+order. When `prepare_k` sorts, its order takes the place of perm for V; `prepare_k_step` is for keys of which those of
+`shared_tiles` tiles share a scale.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _prepare_q(q: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
     return outputs
 
 
-# --- k: codes u8 [B,H,nK,128,D], scale f32 [B,H,nK,4], order i32 [B,H,N] or [B,H,0] when keys are not sorted ----------
+# --- k: codes u8 [B,H,nK,128,D], scale f32 [B,H,nK,4]; of `prepare_k` order i32 [B,H,N], or [B,H,0] when not sorted ---
 
 
 def _k_outputs(
@@ -134,6 +135,30 @@ def _prepare_k(
     return codes, scale, order
 
 
+def _k_step_outputs(
+    k: Tensor, perm: Tensor | None, mean: Tensor, factor: Tensor, shared_tiles: int
+) -> tuple[Tensor, Tensor]:
+    return _k_outputs(k, perm, mean, factor, False)[:2]
+
+
+def _prepare_k_step(
+    k: Tensor, perm: Tensor | None, mean: Tensor, factor: Tensor, shared_tiles: int
+) -> tuple[Tensor, Tensor]:
+    stages.check("k", k)
+    check_perm(perm, k)
+    check_stats(k, mean=mean, factor=factor)
+    check_shared_tiles(shared_tiles)
+    outputs = _k_step_outputs(k, perm, mean, factor, shared_tiles)
+    stages.prepare_k_step(k, perm, mean, factor, shared_tiles, *outputs)
+    return outputs
+
+
+def check_shared_tiles(shared_tiles: int) -> None:
+    """Raises ParameterError unless so many neighbouring tiles can share a scale."""
+    if shared_tiles not in (1, 2):
+        raise ParameterError("shared_tiles", "1 or 2", shared_tiles, "take block_n / 128 of the attention kernel")
+
+
 # --- v: codes u8 [B,H,nK,D,128], scale f32 [B,H,D] or [B,H,nK,D], mean f32 [B,H,ceil(nK/32) or 0,D,32] ---------
 
 
@@ -155,8 +180,7 @@ def _prepare_v(
     check_perm(perm, v)
     if v_format not in V_FORMATS:
         raise ParameterError("v_format", f"one of {', '.join(V_FORMATS)}", v_format, "choose one of these")
-    if shared_tiles not in (1, 2):
-        raise ParameterError("shared_tiles", "1 or 2", shared_tiles, "take block_n / 128 of the attention kernel")
+    check_shared_tiles(shared_tiles)
     outputs = _v_outputs(v, perm, v_format, means, shared_tiles)
     stages.prepare_v(v, perm, v_format, means, shared_tiles, *outputs)
     return outputs
@@ -214,6 +238,11 @@ register(
     "-> (Tensor, Tensor, Tensor)",
     _prepare_k,
     _k_outputs,
+)
+register(
+    "prepare_k_step(Tensor k, Tensor? perm, Tensor mean, Tensor factor, int shared_tiles) -> (Tensor, Tensor)",
+    _prepare_k_step,
+    _k_step_outputs,
 )
 register(
     "prepare_v(Tensor v, Tensor? perm, str v_format, bool means, int shared_tiles) -> (Tensor, Tensor, Tensor)",

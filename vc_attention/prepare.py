@@ -86,27 +86,28 @@ def group(v: torch.Tensor, numerics: Numerics, action: Action, kept: Grouping | 
 
 def prepare(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numerics: Numerics, perm: torch.Tensor | None, means: bool,
-    scale_n: int,
+    scale_n: int, packed: bool = False,
 ) -> Operands:  # fmt: skip
     """Operands of one call; q `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`, perm int32 `[B, H, Nk]` or None.
 
     `means` False leaves the block means out (Action.PLAIN). `scale_n`: keys that share an INT8 value scale, 128 or
-    256, `block_n` of the attention kernel. Inputs of any strides are read where they lie and never written; fp32 is
-    rounded to bf16 first. Extra memory is at most `extra_bytes`.
+    256, `block_n` of the attention kernel; `packed`: and an INT8 key scale, `packed` of the kernel. Inputs of any
+    strides are read where they lie and never written; fp32 is rounded to bf16 first. Extra memory is at most
+    `extra_bytes`.
     """
     means = means and numerics.mean != "none"
     seqlen_q, seqlen_k = q.shape[2], k.shape[2]
-    q, k = _narrow(q), _narrow(k)
+    q, k, shared_tiles = _narrow(q), _narrow(k), max(1, scale_n // TILE)
     if numerics.qk == "nvfp4":
         made, order = _prepare_qk_nvfp4(q, k, numerics, perm), perm
     else:
-        made, order = _prepare_qk_int8(q, k, numerics, perm)
+        made, order = _prepare_qk_int8(q, k, numerics, perm, shared_tiles if packed else 0)
     del q, k
     run = torch.ops.vc_attention
     if numerics.pv == "nvfp4":
         made |= _named("v", run.prepare_v_nvfp4(_narrow(v), order, means))
     else:
-        made |= _named("v", run.prepare_v(_narrow(v), order, numerics.pv, means, max(1, scale_n // TILE)))
+        made |= _named("v", run.prepare_v(_narrow(v), order, numerics.pv, means, shared_tiles))
     return Operands(**made, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
 
 
@@ -117,13 +118,18 @@ def _named(operand: str, tensors: tuple[torch.Tensor, ...]) -> dict[str, torch.T
 
 
 def _prepare_qk_int8(
-    q: torch.Tensor, k: torch.Tensor, numerics: Numerics, perm: torch.Tensor | None
+    q: torch.Tensor, k: torch.Tensor, numerics: Numerics, perm: torch.Tensor | None, shared_tiles: int
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
-    """Operands by name, and the order of the keys, int32 `[B, H, Nk]` or None."""
+    """Operands by name, and the order of the keys, int32 `[B, H, Nk]` or None.
+
+    shared_tiles: tiles of keys with one scale, or 0: a scale for every thread of a tile.
+    """
     run = torch.ops.vc_attention
     mean, factor = run.channel_stats(q, k, numerics.k_mean_blocks, numerics.balance_qk)
     made = _named("q", run.prepare_q(q, factor))
     del q
+    if shared_tiles:
+        return made | _named("k", run.prepare_k_step(k, perm, mean, factor, shared_tiles)), perm
     *prepared_k, order = run.prepare_k(k, perm, mean, factor, numerics.sort_keys, numerics.lane_keys)
     return made | _named("k", prepared_k), order if numerics.sort_keys else perm
 

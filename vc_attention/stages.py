@@ -31,6 +31,7 @@ PREPARE_Q = Params(q=VIEW, factor="ptr", codes="ptr", scale="ptr", seqlen="i32")
 PREPARE_K = Params(
     k=VIEW, perm="ptr", mean="ptr", factor="ptr", codes="ptr", scale="ptr", order="ptr", seqlen="i32", lane_keys="i32"
 )
+PREPARE_K_STEP = Params(k=VIEW, perm="ptr", mean="ptr", factor="ptr", codes="ptr", scale="ptr", seqlen="i32")
 Q_CENTER = Params(sums="ptr", center="ptr", amax="ptr", sampled="i32", rows="f32")
 PREPARE_Q_NVFP4 = Params(q=VIEW, center="ptr", amax="ptr", codes="ptr", micro="ptr", scale="ptr", seqlen="i32")
 PREPARE_K_NVFP4 = Params(
@@ -147,6 +148,19 @@ def prepare_k(
         lane_keys=lane_keys,
     )  # fmt: skip
     _launch("prepare", f"vc_prepare_k_{_suffix(k)}", k, (batch * heads, tiles(seqlen)), 128, params)
+
+
+def prepare_k_step(
+    k: torch.Tensor, perm: torch.Tensor | None, mean: torch.Tensor, factor: torch.Tensor,
+    shared_tiles: int, codes: torch.Tensor, scale: torch.Tensor,
+) -> None:  # fmt: skip
+    """Fills codes and scale of `ops.prepare_k_step`."""
+    batch, heads, seqlen, _ = k.shape
+    params = PREPARE_K_STEP.pack(
+        k=_view(k), perm=perm, mean=mean, factor=factor, codes=codes, scale=scale, seqlen=seqlen
+    )
+    grid = (batch * heads, -(-tiles(seqlen) // shared_tiles))
+    _launch("prepare", f"vc_prepare_k_step_{_suffix(k)}", k, grid, 256 * shared_tiles, params)
 
 
 def q_center(q: torch.Tensor, max_blocks: int, center: torch.Tensor, amax: torch.Tensor) -> None:

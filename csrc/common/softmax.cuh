@@ -3,6 +3,7 @@
 
 #include "common/attention.cuh"
 #include "common/quad.cuh"
+#include "common/row_reference.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/softmax.cuh"
 
@@ -16,12 +17,10 @@ constexpr float kMagicWithSlack = kMagic + 2.f;
 constexpr int kMasked = (int)0xFF800000;  // -infinity, and the smallest integer among scores
 
 template <class C>
-struct Softmax {
+struct Softmax : RowReference {
     float slope[2][2], offset[2][2];  // [tile][row] code or exponent of a score with float bits s: s * slope + offset
     float running_max[2];
-    float bias[2];    // O and the row sums are in units of 2^-bias
-    float weight[2];  // of the step's codes in that unit
-    float lead[2];    // log2 of it
+    float row_max[2];  // of the step, or, where the reference is the running one, of all so far
     // [tile][row] exact exponentials of this thread, or, where C::kSumsByProduct, of all keys: sums of pairs as halves,
     // multiplied with ones, need no reduction over lanes.
     float sum[2][2];
@@ -38,9 +37,8 @@ struct Softmax {
         }
     }
 
-    // Row maxima over the quad, and what follows from them.
-    __device__ __forceinline__ void set_reference(const int (&s)[128], bool first) {
-        float row_max[2];
+    // Row maxima over the quad, and what the codes of the step count from.
+    __device__ __forceinline__ void set_offsets(const int (&s)[128]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             int top[2];
@@ -63,10 +61,6 @@ struct Softmax {
         for (int r = 0; r < 2; ++r) {
             row_max[r] = quad_max(row_max[r]);
             if (C::kRunningMax) row_max[r] = running_max[r] = fmaxf(row_max[r], running_max[r]);
-            constexpr float kOctaves = 1.f / C::kStepsPerOctave;
-            if (first) bias[r] = -row_max[r] * kOctaves;
-            lead[r] = fmaf(row_max[r], kOctaves, bias[r]);
-            weight[r] = exp2_approx(lead[r]);
 #pragma unroll
             for (int tile = 0; tile < 2; ++tile) {
                 offset[tile][r] = fmaf(-kMagicWithSlack, slope[tile][r], C::kTopCode - row_max[r]);
@@ -75,20 +69,15 @@ struct Softmax {
         }
     }
 
-    // Whether some row of the warp left its reference so far below that sums could overflow.
-    __device__ __forceinline__ bool runs_away() const {
-        return __any_sync(kFullWarp, fmaxf(lead[0], lead[1]) > C::kMaxLead);
+    // What the codes count in, and so what their products weigh.
+    __device__ __forceinline__ void weigh(bool first) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) refer(r, row_max[r] * (1.f / C::kStepsPerOctave), first);
     }
 
-    // Rows that did now count in units of the step; what was summed before has to be multiplied by `factor`.
-    __device__ __forceinline__ void move_reference(float (&factor)[2]) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const bool moves = lead[r] > C::kMaxLead;
-            factor[r] = moves ? exp2_approx(-lead[r]) : 1.f;
-            bias[r] = moves ? bias[r] - lead[r] : bias[r];
-            weight[r] = moves ? 1.f : weight[r];
-        }
+    __device__ __forceinline__ void set_reference(const int (&s)[128], bool first) {
+        set_offsets(s);
+        weigh(first);
     }
 
     // Scores -> A fragments of the PV product: the key slots make both layouts agree.

@@ -30,8 +30,8 @@ constexpr Copies kBestCopies = Copies::kAsync;
 // Sums of a step of u8 x s8 products lie within 256 * 255 * 128 < 2^23. Accumulated on top of 2^23 their bits are those
 // of the float (2^23 + sum) * 2^-149, be it denormal or not: a multiply-add takes that as it is, and exactly.
 constexpr int kCentreBits = 1 << 23;
-constexpr float kCentre = 0x1p-126f;   // the same bits as a float
-constexpr float kLift = 0x1p109f;      // what brings such floats near 1; with a weight of 2^kMaxLead still finite
+constexpr float kCentre = 0x1p-126f;  // the same bits as a float
+constexpr float kLift = 0x1p109f;     // what brings such floats near 1; with RowReference's largest weight still finite
 constexpr float kInt8Unit = 0x1p-40f;  // kLift * 2^-149, the unit of O where values are INT8
 
 // Nvfp4: NativeNvfp4, or EmulatedNvfp4 where the GPU has no such product. Of no meaning to kernels without NVFP4.
@@ -55,7 +55,6 @@ struct MmaConfig {
     static constexpr bool kSumsByProduct = kInt8Values;  // row sums of exact exponentials
     // Larger slopes are compressed: exponents keep their precision, and such a row has one probability anyway.
     static constexpr float kMaxSlope = kNvfp4Scores ? 1.f / 32768 : kStepsPerOctave / 8.f;
-    static constexpr float kMaxLead = 16.f;                        // see sm90/config.cuh
     static constexpr float kUnit = kInt8Values ? kInt8Unit : 1.f;  // of O, beside the scales of V
 
     static constexpr int kWarps = 8;  // 16 query rows each

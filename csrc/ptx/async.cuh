@@ -42,18 +42,6 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
         : "memory");
 }
 
-// One arrival per warp, after what all its lanes read.
-__device__ __forceinline__ void mbarrier_arrive_warp(u32 barrier) {
-    __syncwarp();
-    asm volatile(
-        "{\n"
-        ".reg .pred leader;\n"
-        "elect.sync _|leader, 0xffffffff;\n"
-        "@leader mbarrier.arrive.shared::cta.b64 _, [%0];\n"
-        "}" ::"r"(barrier)
-        : "memory");
-}
-
 __device__ __forceinline__ void mbarrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

@@ -13,17 +13,21 @@ __device__ __forceinline__ void step(Consumer<C>& c, int tile) {
         int s[128];
         c.wait_step(C::kKFull, tile);
         c.issue_scores(tile, s);
-        c.wait_step(C::kVFull, tile);  // beside the product, where waiting costs nothing
+        // Beside the product, where it costs nothing.
+        if (!C::kTakesTurns) c.template load_slopes<kLast>(tile);
+        c.wait_step(C::kVFull, tile);
         wgmma_wait<0>();
         c.template take_scores<kLast>(tile, s);
-        if (c.softmax.runs_away()) c.move_reference();
-        if (C::kTakesTurns) c.template take_turn<kLast>();
-        c.softmax.encode(0, s, p[0]);
-        c.softmax.encode(1, s + 64, p[1]);
+        if constexpr (C::kTakesTurns) {
+            c.weigh(tile == 0);
+            c.template take_turn<kLast>();
+        }
+        c.template encode<kLast>(tile, s, p);
     }
     typename Consumer<C>::Product t[Consumer<C>::kRegistersT];
     c.issue_values(tile, p, t);
     if (C::kTakesTurns && !(kLast && c.warpgroup == 1)) c.pass_turn();  // nobody waits for the last one
+    if (!C::kTakesTurns) c.weigh(tile == 0);                            // beside this product
     wgmma_wait<0>();
     c.merge(tile, t);
     if (C::kMean && (kLast || (tile + C::kStepTiles) % C::kMeanTiles == 0)) c.restore_means(tile);
@@ -45,12 +49,12 @@ __device__ __forceinline__ void initialise_shared(const float* v_scale) {
     if (shared_address(dynamic_shared) != C::kBase || dynamic_shared_bytes() != C::kSharedBytes) __trap();
     if constexpr (C::kOnesRows > 0) {
         constexpr u32 kRowWords = C::kBlockN / 4, kWords = C::kOnesRows * kRowWords;
-        for (u32 i = threadIdx.x; i < C::kStages * kWords; i += C::kThreads) {
+        for (u32 i = threadIdx.x; i < C::kStages * C::kStepTiles * kWords; i += C::kThreads) {
             // Row n becomes column n of the product, which lane n / 2 of a quad holds: sums of even tiles go to even
             // lanes, sums of odd tiles to odd ones.
-            const u32 stage = i / kWords, quad_lane = i % kWords / kRowWords / 2;
-            const u32 ones = (stage ^ quad_lane) & 1 ? 0 : 0x38383838;  // E4M3 1.0, four times
-            store_shared(C::kV + stage * C::kVStage + C::kVTile + i % kWords * 4, ones);
+            const u32 tile = i / kWords, quad_lane = i % kWords / kRowWords / 2;
+            const u32 ones = (tile ^ quad_lane) & 1 ? 0 : 0x38383838;  // E4M3 1.0, four times
+            store_shared(C::kV + tile * C::kVRows + C::kVTile + i % kWords * 4, ones);
         }
     }
     if (!C::kInt8Values && threadIdx.x < C::kHeadDim) {
@@ -60,12 +64,12 @@ __device__ __forceinline__ void initialise_shared(const float* v_scale) {
         for (int i = 0; i < C::kStages; ++i) {
             mbarrier_init(C::kKFull + 8 * i, 1);
             mbarrier_init(C::kVFull + 8 * i, 1);
-            mbarrier_init(C::kKEmpty + 8 * i, 4 * C::kWarpgroups);
-            mbarrier_init(C::kVEmpty + 8 * i, 4 * C::kWarpgroups);
+            mbarrier_init(C::kKEmpty + 8 * i, C::kConsumers);
+            mbarrier_init(C::kVEmpty + 8 * i, C::kConsumers);
         }
         mbarrier_init(C::kQFull, 1);
         mbarrier_init(C::kMeansFull, 1);
-        mbarrier_init(C::kMeansEmpty, 4 * C::kWarpgroups);
+        mbarrier_init(C::kMeansEmpty, C::kConsumers);
         fence_mbarrier_init();
     }
     fence_proxy_async();  // the rows of ones are read by wgmma

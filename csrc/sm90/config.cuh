@@ -10,6 +10,9 @@ struct Config {
     static constexpr bool kRunningMax = kRunningMax_;  // the paper's reference for P; else the maximum of its own step
     static constexpr bool kMean = kMean_;
 
+    // Scores as pairs of 16 bits, where the keys of a step have one scale and its row maximum is their reference.
+    static constexpr bool kPacked = kProbability == Probability::kExpCast && !kRunningMax;
+
     using Codes = CodeScale<kProbability, kRunningMax>;
     static constexpr bool kExpCast = Codes::kExpCast;
     static constexpr bool kInt8Values = Codes::kInt8Values;
@@ -22,7 +25,7 @@ struct Config {
     static constexpr int kBlockM = 64 * kWarpgroups;
     static constexpr int kBlockN = kTile;
     static constexpr int kStepTiles = 2;  // tiles whose codes share a reference and an accumulator
-    static constexpr int kStages = 4;     // tiles in flight: two steps
+    static constexpr int kStages = 2;     // steps in flight
     // The launch gives each of 384 threads 168 registers, and consumers get no more than the producer gives back: with
     // 32 here they would wait for ever.
     static constexpr int kConsumerRegisters = 240;
@@ -38,8 +41,6 @@ struct Config {
 
     static constexpr bool kSumsByProduct = false;              // of exact exponentials
     static constexpr float kMaxSlope = kStepsPerOctave / 8.f;  // see Softmax::set_slope
-    // A step whose weight would exceed 2^16 moves the row's reference: sums stay far from fp32's limits.
-    static constexpr float kMaxLead = 16.f;
 
     static constexpr int kOnesRows = kExpCast ? 8 : 0;  // below V^T: their products are row sums of the codes
     static constexpr int kMeanTiles = 32;               // tiles that one image of means serves
@@ -48,16 +49,20 @@ struct Config {
     static constexpr u32 kQTile = 64 * kHeadDim;  // of one warpgroup
     static constexpr u32 kKTile = kBlockN * kHeadDim;
     static constexpr u32 kVTile = kHeadDim * kBlockN;
-    static constexpr u32 kVStage = (kHeadDim + kOnesRows) * kBlockN;
+    static constexpr u32 kVRows = (kHeadDim + kOnesRows) * kBlockN;  // of a tile, with those of ones
+    static constexpr u32 kKStage = kStepTiles * kKTile;
+    static constexpr u32 kVStage = kStepTiles * kVRows;
     static constexpr u32 kMeanImage = kHeadDim * kMeanTiles * 4;
-    static constexpr u32 kVScaleStage = kInt8Values ? kHeadDim * 4 : 0;
-    static constexpr u32 kKScaleStage = 16;
+    static constexpr u32 kVScaleTile = kInt8Values ? kHeadDim * 4 : 0;
+    static constexpr u32 kVScaleStage = kStepTiles * kVScaleTile;
+    static constexpr u32 kKScaleTile = 16;
+    static constexpr u32 kKScaleStage = kStepTiles * kKScaleTile;
 
     // Dynamic shared memory begins here on sm_90 (a kernel traps if not), so that every address is a constant.
     static constexpr u32 kBase = 1024;
     static constexpr u32 kQ = kBase;
     static constexpr u32 kK = kQ + kWarpgroups * kQTile;
-    static constexpr u32 kV = kK + kStages * kKTile;
+    static constexpr u32 kV = kK + kStages * kKStage;
     static constexpr u32 kMeans = kV + kStages * kVStage;
     static constexpr u32 kTileSums =
         kMeans + (kMean ? kMeanImage : 0);  // [8][consumer thread] float2, see restore_means

@@ -9,6 +9,7 @@
 #include "ptx/async.cuh"
 #include "ptx/wgmma.cuh"
 #include "sm90/config.cuh"
+#include "sm90/packed_softmax.cuh"
 
 template <class C>
 struct Consumer {
@@ -18,7 +19,7 @@ struct Consumer {
 
     const AttentionParams& params;
     const int warpgroup, lane;
-    Softmax<C> softmax;
+    typename Select<C::kPacked, PackedSoftmax<C>, Softmax<C>>::Type softmax;
     float row_sum[2] = {0.f, 0.f};  // of the even tiles in even lanes, of the odd ones in odd lanes
     float k_scale[2];               // of this thread's keys, by tile, in steps of codes
     float o[kRegistersO];
@@ -28,20 +29,18 @@ struct Consumer {
         : params(params_), warpgroup(warpgroup_), lane(threadIdx.x & 31) {
 #pragma unroll
         for (int i = 0; i < kRegistersO; ++i) o[i] = 0.f;
-        softmax.running_max[0] = softmax.running_max[1] = -1e30f;
+        if constexpr (C::kRunningMax) softmax.running_max[0] = softmax.running_max[1] = -1e30f;
         if (C::kMean) {
             for (int c = 0; c < 8; ++c) store_shared_v2(tile_sums_address(4 * c), 0.f, 0.f);
         }
     }
 
-    static __device__ __forceinline__ int stage(int tile) { return tile % C::kStages; }
+    static __device__ __forceinline__ int stage(int tile) { return tile / C::kStepTiles % C::kStages; }
     __device__ __forceinline__ void wait_step(u32 barriers, int tile) const {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) mbarrier_wait(barriers + 8 * stage(tile + i), tile / C::kStages & 1);
+        mbarrier_wait(barriers + 8 * stage(tile), tile / (C::kStepTiles * C::kStages) & 1);
     }
     __device__ __forceinline__ void release_step(u32 barriers, int tile) const {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) mbarrier_arrive_warp(barriers + 8 * stage(tile + i));
+        mbarrier_arrive(barriers + 8 * stage(tile));
     }
     // Where the thread keeps the row sums of one of four tiles.
     __device__ __forceinline__ u32 tile_sums_address(int tile) const {
@@ -60,16 +59,20 @@ struct Consumer {
                 q[k][j] = __float_as_uint(load_shared(C::kQ + warpgroup * C::kQTile + at));
             }
         }
+        if constexpr (C::kPacked) {
+            for (int r = 0; r < 2; ++r) softmax.row_scale[r] = q_scale(r) * (kPackedUnit * params.score_scale);
+        }
     }
 
     __device__ __forceinline__ void issue_scores(int tile, int (&s)[128]) {
-        const u64 k = matrix_descriptor<C::kHeadDim>(C::kK + stage(tile) * C::kKTile);
+        const u64 k = matrix_descriptor<C::kHeadDim>(C::kK + stage(tile) * C::kKStage);
         const u64 queries = matrix_descriptor<C::kHeadDim>(C::kQ + warpgroup * C::kQTile);
 #pragma unroll
-        for (int i = 0; i < 128; ++i) s[i] = kMagicBits;
+        for (int i = 0; !C::kPacked && i < 128; ++i) s[i] = kMagicBits;
         wgmma_fence();
+        C::kQueriesInRegisters ? wgmma_s8<!C::kPacked>(s, q[0], k) : wgmma_s8<!C::kPacked>(s, queries, k);
 #pragma unroll
-        for (int i = 0; i < C::kHeadDim / 32; ++i) {
+        for (int i = 1; i < C::kHeadDim / 32; ++i) {
             C::kQueriesInRegisters ? wgmma_s8<true>(s, q[i], k + 2 * i) : wgmma_s8<true>(s, queries + 2 * i, k + 2 * i);
         }
         wgmma_commit();
@@ -79,17 +82,45 @@ struct Consumer {
     template <bool kMasks>
     __device__ __forceinline__ void take_scores(int tile, int (&s)[128]) {
         wgmma_landed(s);
-        const u32 q_scales = C::kQScale + 4 * row(),
-                  k_scales = C::kKScale + stage(tile) * C::kKScaleStage + 4 * (lane & 3);
-        const float q_scale[2] = {load_shared(q_scales), load_shared(q_scales + 32)};
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            k_scale[i] = load_shared(k_scales + i * C::kKScaleStage) * (params.score_scale * C::kStepsPerOctave);
-            softmax.template set_slope<kMasks>(i, q_scale, k_scale[i]);
-        }
+        if (C::kTakesTurns) load_slopes<kMasks>(tile);
         release_step(C::kKEmpty, tile);
-        if (kMasks) mask_scores(s, params.seqlen_k - tile * C::kBlockN);
-        softmax.set_reference(s, tile == 0);
+        const int valid = params.seqlen_k - tile * C::kBlockN;
+        if constexpr (C::kPacked) {
+            softmax.pack(s);
+            if (kMasks) softmax.mask(s, valid);
+        } else {
+            if (kMasks) mask_scores(s, valid);
+        }
+        softmax.set_offsets(s);
+    }
+
+    // What T will weigh, which codes do not need.
+    __device__ __forceinline__ void weigh(bool first) {
+        softmax.weigh(first);
+        if (softmax.runs_away()) move_reference();
+    }
+
+    template <bool kMasks>
+    __device__ __forceinline__ void load_slopes(int tile) {
+        const u32 k_scales = C::kKScale + stage(tile) * C::kKScaleStage;
+        if constexpr (C::kPacked) {
+            softmax.set_slope(load_shared(k_scales));
+        } else {
+            const u32 own = k_scales + 4 * (lane & 3);
+#pragma unroll
+            for (int i = 0; i < 2; ++i) k_scale[i] = load_shared(own + i * C::kKScaleTile) * scale();
+            set_slopes<kMasks>();
+        }
+    }
+
+    __device__ __forceinline__ float scale() const { return params.score_scale * C::kStepsPerOctave; }
+    __device__ __forceinline__ float q_scale(int r) const { return load_shared(C::kQScale + 4 * row() + 32 * r); }
+
+    template <bool kMasks>
+    __device__ __forceinline__ void set_slopes() {
+        const float scales[2] = {q_scale(0), q_scale(1)};
+#pragma unroll
+        for (int i = 0; i < 2; ++i) softmax.template set_slope<kMasks>(i, scales, k_scale[i]);
     }
 
     // Exponentials follow when it is this warpgroup's turn. ptxas moves arithmetic to before a barrier, but not what
@@ -97,10 +128,19 @@ struct Consumer {
     template <bool kMasks>
     __device__ __forceinline__ void take_turn() {
         named_barrier_sync<C::kConsumers>(1 + warpgroup);
-        const u32 q_scales = C::kQScale + 4 * row();
-        const float q_scale[2] = {load_shared(q_scales), load_shared(q_scales + 32)};
-#pragma unroll
-        for (int i = 0; i < 2; ++i) softmax.template set_slope<kMasks>(i, q_scale, k_scale[i]);
+        set_slopes<kMasks>();
+    }
+
+    // Probabilities of the step.
+    template <bool kMasks>
+    __device__ __forceinline__ void encode(int tile, const int (&s)[128], u32 (&p)[2][16]) {
+        if constexpr (C::kPacked) {
+            softmax.encode(s, p);
+            if (kMasks) softmax.mask_codes(p, params.seqlen_k - tile * C::kBlockN);
+        } else {
+            softmax.encode(0, s, p[0]);
+            softmax.encode(1, s + 64, p[1]);
+        }
     }
 
     __device__ __forceinline__ void pass_turn() const { named_barrier_arrive<C::kConsumers>(2 - warpgroup); }
@@ -110,7 +150,7 @@ struct Consumer {
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const u64 v = matrix_descriptor<128>(C::kV + stage(tile + i / 4) * C::kVStage) + 2 * (i % 4);
+            const u64 v = matrix_descriptor<128>(C::kV + stage(tile) * C::kVStage + i / 4 * C::kVRows) + 2 * (i % 4);
             if constexpr (C::kInt8Values) {
                 i == 0 ? wgmma_u8s8<false>(t, p[0], v) : wgmma_u8s8<true>(t, p[i / 4] + 4 * (i % 4), v);
             } else {
@@ -178,7 +218,7 @@ struct Consumer {
         wgmma_commit();
         wgmma_wait<0>();
         wgmma_landed(m);
-        mbarrier_arrive_warp(C::kMeansEmpty);
+        mbarrier_arrive(C::kMeansEmpty);
 #pragma unroll
         for (int i = 0; i < kRegistersO / 4; ++i) {
             float2 units{1.f, 1.f};  // merge() has already applied the scales of INT8 blocks

@@ -29,32 +29,34 @@ __device__ __forceinline__ void produce(const AttentionParams& p, int q_tile, in
     const float* k_scale = p.k_scale + (i64)head * tiles * 4;
     const u8* v_codes = p.v_codes + (i64)head * tiles * C::kVTile;
     const float* v_scale = p.v_scale + (i64)head * tiles * C::kHeadDim;
-    // Two tiles of K, then the same two of V, which is the order in which consumers hand stages back.
-    const int padded = C::kStepTiles * ceil_div(tiles, C::kStepTiles);
 #pragma unroll 1
-    for (int n = 0; n < 2 * padded; ++n) {
-        const int i = n / 4 * 2 + n % 2;
-        const int t = min(i, tiles - 1);  // half a step is filled up with a tile that will be masked
-        const int stage = i % C::kStages;
-        const u32 parity = (i / C::kStages & 1) ^ 1;
-        if (n % 4 < 2) {
-            mbarrier_wait(C::kKEmpty + 8 * stage, parity);
-            mbarrier_expect(C::kKFull + 8 * stage, C::kKTile + C::kKScaleStage);
-            bulk_copy(C::kK + stage * C::kKTile, k_codes + (i64)t * C::kKTile, C::kKTile, C::kKFull + 8 * stage);
-            bulk_copy(C::kKScale + stage * C::kKScaleStage, k_scale + t * 4, C::kKScaleStage, C::kKFull + 8 * stage);
-            continue;
+    for (int first = 0; first < tiles; first += C::kStepTiles) {
+        const int stage = first / C::kStepTiles % C::kStages;
+        const u32 parity = (first / (C::kStepTiles * C::kStages) & 1) ^ 1;
+        mbarrier_wait(C::kKEmpty + 8 * stage, parity);
+        mbarrier_expect(C::kKFull + 8 * stage, C::kKStage + C::kKScaleStage);
+        for (int i = 0; i < C::kStepTiles; ++i) {
+            const int tile = min(first + i, tiles - 1);  // half a step is filled up with a tile that will be masked
+            bulk_copy(C::kK + stage * C::kKStage + i * C::kKTile, k_codes + (i64)tile * C::kKTile, C::kKTile,
+                      C::kKFull + 8 * stage);
+            bulk_copy(C::kKScale + stage * C::kKScaleStage + i * C::kKScaleTile, k_scale + tile * 4, C::kKScaleTile,
+                      C::kKFull + 8 * stage);
         }
         mbarrier_wait(C::kVEmpty + 8 * stage, parity);
-        mbarrier_expect(C::kVFull + 8 * stage, C::kVTile + C::kVScaleStage);
-        bulk_copy(C::kV + stage * C::kVStage, v_codes + (i64)t * C::kVTile, C::kVTile, C::kVFull + 8 * stage);
-        if (C::kInt8Values) {
-            bulk_copy(C::kVScale + stage * C::kVScaleStage, v_scale + (i64)t * C::kHeadDim, C::kVScaleStage,
+        mbarrier_expect(C::kVFull + 8 * stage, C::kStepTiles * C::kVTile + C::kVScaleStage);
+        for (int i = 0; i < C::kStepTiles; ++i) {
+            const int tile = min(first + i, tiles - 1);
+            bulk_copy(C::kV + stage * C::kVStage + i * C::kVRows, v_codes + (i64)tile * C::kVTile, C::kVTile,
                       C::kVFull + 8 * stage);
+            if (!C::kInt8Values) continue;
+            bulk_copy(C::kVScale + stage * C::kVScaleStage + i * C::kVScaleTile, v_scale + (i64)tile * C::kHeadDim,
+                      C::kVScaleTile, C::kVFull + 8 * stage);
         }
         // Halfway through a group, so that the wait inside hardly ever holds up K and V.
-        const int place = i % C::kMeanTiles;
-        if (C::kMean && (place == C::kMeanTiles / 2 || (i == tiles - 1 && place < C::kMeanTiles / 2))) {
-            copy_means<C>(p, head, i / C::kMeanTiles, ceil_div(tiles, C::kMeanTiles));
+        const int place = first % C::kMeanTiles;
+        const bool last = first + C::kStepTiles >= tiles;
+        if (C::kMean && (place == C::kMeanTiles / 2 || (last && place < C::kMeanTiles / 2))) {
+            copy_means<C>(p, head, first / C::kMeanTiles, ceil_div(tiles, C::kMeanTiles));
         }
     }
 }

@@ -49,6 +49,16 @@ struct PrepareKParams {
     int lane_keys;  // 4 for values of 8 bits, 8 for NVFP4: csrc/README.md, key slots
 };
 
+struct PrepareKStepParams {
+    View k;
+    const int* perm;      // [BH, seqlen] or null: sequence order
+    const float* mean;    // [BH, D]
+    const float* factor;  // [BH, 2, D]
+    u8* codes;            // [BH, nT, 128, D] tile images
+    float* scale;         // [BH, nT, 4], the same in all tiles of a step
+    int seqlen;
+};
+
 struct PrepareVParams {
     View v;
     const int* perm;    // [BH, seqlen] or null: sequence order

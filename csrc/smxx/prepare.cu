@@ -20,6 +20,7 @@ constexpr int kKeyBlocks = 3;
     VC_KERNEL(prepare_q, PrepareQParams, kQuadThreads, 4, dtype, T, D)          \
     VC_KERNEL(sample_sums, SampleSumsParams, 2 * D, 2, dtype, T, D)             \
     VC_KERNEL(prepare_k, PrepareKParams, kQuadThreads, kKeyBlocks, dtype, T, D) \
+    VC_KERNEL(prepare_k_step, PrepareKStepParams, kStepThreads, 1, dtype, T, D) \
     VC_KERNEL(v_moments, PrepareVParams, 2 * D, 3, dtype, T, D)                 \
     VC_KERNEL(v_e4m3, PrepareVParams, 2 * D, 3, dtype, T, D)                    \
     VC_KERNEL(v_int8, PrepareVParams, 2 * D, 2, dtype, T, D)

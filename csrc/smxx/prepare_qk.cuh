@@ -171,3 +171,52 @@ __device__ inline void prepare_k(const PrepareKParams& p) {
         p.scale[image * 4 + threadIdx.x] = amax < kTiny ? 0.f : __fdiv_rn(amax, kInt8Max);
     }
 }
+
+constexpr int kStepThreads = 512;  // of two tiles, in two passes: the rows of a thread stay in registers
+constexpr int kStepPasses = 2;
+
+// All keys of a step share a scale, and keep perm's order. grid (BH, ceil(nT / tiles of a step)), 256 threads a tile
+template <class T, int D>
+__device__ inline void prepare_k_step(const PrepareKStepParams& p) {
+    const Quad at;
+    int bh = blockIdx.x, tiles = ceil_div(p.seqlen, kTile);
+    int first = blockIdx.y * (blockDim.x / 2) + 16 * at.warp + at.row;  // place of the thread's first key
+    const int* perm = p.perm == nullptr ? nullptr : p.perm + (i64)bh * p.seqlen;
+    __shared__ float mean[D], factor[D];
+    __shared__ u32 step_amax;  // bits of a magnitude, which order as it does
+    stage_channels<D>(p.mean + (i64)bh * D, mean);
+    stage_channels<D>(p.factor + ((i64)bh * 2 + 1) * D, factor);
+    if (threadIdx.x == 0) step_amax = 0;
+
+    int token[kStepPasses];
+#pragma unroll
+    for (int pass = 0; pass < kStepPasses; ++pass) {
+        int place = first + 8 * pass;
+        token[pass] = place >= p.seqlen ? -1 : perm == nullptr ? place : perm[place];
+    }
+    u32 raw[kStepPasses][D / 32][4];
+    load_quads(p.k, head(p.k, bh), token, at, raw);
+    __syncthreads();
+
+    float x[kStepPasses][D / 32][8], amax = 0.f;
+#pragma unroll
+    for (int pass = 0; pass < kStepPasses; ++pass) {
+        rotated_key<T, D>(raw[pass], first + 8 * pass < p.seqlen, mean, factor, at, x[pass]);
+        amax = fmaxf(amax, thread_amax(x[pass]));
+    }
+    u32 warp_amax = __reduce_max_sync(kFullWarp, __float_as_uint(amax));
+    if (threadIdx.x % 32 == 0) atomicMax(&step_amax, warp_amax);
+    __syncthreads();
+
+    amax = __uint_as_float(step_amax);
+    bool zero = amax < kTiny;
+    int tile = first / kTile;
+    if (tile >= tiles) return;
+    i64 image = (i64)bh * tiles + tile;
+#pragma unroll
+    for (int pass = 0; pass < kStepPasses; ++pass) {
+        store_row<D>(p.codes + image * kTile * D, image_row_of_key((first + 8 * pass) % kTile, 4), at.column, x[pass],
+                     zero ? 0.f : __fdiv_rn(kInt8Max, amax));
+    }
+    if (first % kTile == 0) p.scale[image * 4 + at.column] = zero ? 0.f : __fdiv_rn(amax, kInt8Max);
+}

@@ -24,13 +24,13 @@ __device__ inline float thread_amax(const float (&x)[kChunks][kWidth]) {
     return amax;
 }
 
-// Every row of the thread at once: 4 * D / 32 loads in flight. A negative token reads as zeros.
-template <int kChunks>
-__device__ inline void load_quads(const View& v, const u16* base, const int (&token)[kPasses], const Quad& at,
-                                  u32 (&word)[kPasses][kChunks][4]) {
-    const u16* row[kPasses];
+// Every row of the thread at once: kRows * D / 32 loads in flight. A negative token reads as zeros.
+template <int kRows, int kChunks>
+__device__ inline void load_quads(const View& v, const u16* base, const int (&token)[kRows], const Quad& at,
+                                  u32 (&word)[kRows][kChunks][4]) {
+    const u16* row[kRows];
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass)
+    for (int pass = 0; pass < kRows; ++pass)
         row[pass] = token[pass] < 0 ? nullptr : base + (i64)token[pass] * v.stride_token;
     load_rows(v, row, 8 * at.column, 32, word);
 }

@@ -30,7 +30,8 @@ def ours(shape: Shape, q, k, v, profile: str) -> list[Subject]:
     grouping = prepare.group(v, numerics, Action.GROUP)
     spec = attention.kernel_for(q, k, numerics, "cuda")
     operands = {
-        means: prepare.prepare(q, k, v, numerics, grouping.perm, means, spec.block_n) for means in (True, False)
+        means: prepare.prepare(q, k, v, numerics, grouping.perm, means, spec.block_n, spec.packed)
+        for means in (True, False)
     }
 
     def call(action: Action):

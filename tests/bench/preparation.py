@@ -11,7 +11,8 @@ from vc_attention.config import PROFILES, Action
 from vc_attention.schedule import Schedule, Step
 
 UNITS = ("prepare", "prepare_nvfp4", "group")
-SCALE_N = dispatch.KERNELS[0].block_n
+SCALE_N = 256
+PACKED = {spec.probability for spec in dispatch.KERNELS if spec.packed}
 STEPS = 40
 FOUR_BITS = ("4bit", "int8-nvfp4")
 NOTES = [
@@ -28,8 +29,9 @@ def exact(q, k, v, numerics) -> dict[str, bool]:
     same = all(
         torch.equal(getattr(got, name), getattr(expected, name)) for name in ("centroids", "step", "rank", "perm")
     )
-    operands = prepare.prepare(q, k, v, numerics, got.perm, True, SCALE_N)
-    wanted = layout.images(reference.prepare(q, k, v, numerics, expected.perm, True, SCALE_N))
+    tiling = SCALE_N, numerics.probability in PACKED
+    operands = prepare.prepare(q, k, v, numerics, got.perm, True, *tiling)
+    wanted = layout.images(reference.prepare(q, k, v, numerics, expected.perm, True, *tiling))
     return {"bit_exact": same and all(torch.equal(getattr(operands, name), x) for name, x in wanted.items())}
 
 
@@ -47,7 +49,8 @@ def subjects(shape: Shape) -> list[Subject]:
         Subject("copy of v", v.clone, bytes=2 * shape.bytes),
         Subject("channel statistics of q and k", lambda: ops.channel_stats(q, k, blocks, True)),
         Subject("q", lambda: ops.prepare_q(q, factor), bytes=one),
-        Subject("k", lambda: ops.prepare_k(k, perm, mean, factor, True), bytes=one),
+        Subject("k, a scale a step", lambda: ops.prepare_k_step(k, perm, mean, factor, 2), bytes=one),
+        Subject("k, a scale a thread", lambda: ops.prepare_k(k, perm, mean, factor, True), bytes=one),
         Subject("v, E4M3", lambda: ops.prepare_v(v, perm, "e4m3", True, 2), bytes=one),
         Subject("v, INT8", lambda: ops.prepare_v(v, perm, "int8", True, 2), bytes=one),
         Subject("mean and magnitude of q, for NVFP4", lambda: ops.q_center(q, blocks), bytes=shape.bytes),
@@ -55,7 +58,7 @@ def subjects(shape: Shape) -> list[Subject]:
         Subject("k, NVFP4", lambda: ops.prepare_k_nvfp4(k, perm, mean, center, amax), bytes=shape.bytes + rounded),
         Subject("v, NVFP4", lambda: ops.prepare_v_nvfp4(v, perm, True), bytes=shape.bytes + rounded),
         Subject(
-            "prepare (balanced)", lambda: prepare.prepare(q, k, v, balanced, perm, True, SCALE_N), bytes=3 * one,
+            "prepare (balanced)", lambda: prepare.prepare(q, k, v, balanced, perm, True, SCALE_N, True), bytes=3 * one,
             accuracy=checks["balanced"],
         ),
         Subject(

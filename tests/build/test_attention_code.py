@@ -61,6 +61,18 @@ def test_expcast_has_no_exponential_per_score(opcodes):
         assert not any(op.startswith(("LDL", "STL", "HMMA")) for op in code), kernel
 
 
+def test_packed_scores_take_two_instructions(opcodes):
+    """128 scores of a step, two a register: packed, maxima of three, less the maximum, a code, four a word."""
+    for kernel, code in opcodes("attention_sm90_expcast").items():
+        if "_tile_" not in kernel:
+            continue
+        count = {
+            op: sum(x.startswith(op) for x in code) for op in ("VIMNMX3.S16x2", "VIADDMNMX.S16x2", "HFMA2", "F2IP")
+        }
+        assert count["VIMNMX3.S16x2"] == 2 * 30 and count["VIADDMNMX.S16x2"] == 2 * 64, (kernel, count)
+        assert 2 * 64 <= count["HFMA2"] <= 2 * 64 + 24 and count["F2IP"] == 0, (kernel, count)
+
+
 def test_int8_values_run_on_integer_tensor_cores(opcodes):
     for kernel, code in opcodes("attention_sm90_u8").items():
         assert any(op.startswith("IGMMA") and ".U8.S8" in op for op in code), kernel

@@ -33,6 +33,6 @@ def attention(unit: str) -> None:
             q, k, v = (torch.randn(batch, heads, n, spec.head_dim, generator=random) for n in lengths)
             k[..., -9, :] = 20.0 * q[..., 0, :]
             for means in (True, False):
-                made = reference.prepare(q, k, v, numerics, None, means, spec.block_n)
+                made = reference.prepare(q, k, v, numerics, None, means, spec.block_n, spec.packed)
                 out = dispatch.run(selftest.operands_on(device, made, means), numerics, torch.bfloat16)
                 assert out.cpu().isfinite().all(), (spec, means, lengths)

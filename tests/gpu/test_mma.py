@@ -52,7 +52,7 @@ def limit(spec, keys):
 
 
 def operands(spec, means, q, k, v):
-    made = reference.prepare(q, k, v, selftest.numerics_of(spec), None, means, spec.block_n)
+    made = reference.prepare(q, k, v, selftest.numerics_of(spec), None, means, spec.block_n, spec.packed)
     return selftest.operands_on(CUDA, made, means)
 
 

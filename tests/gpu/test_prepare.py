@@ -53,8 +53,9 @@ def check_case(case: cases.Case) -> None:
 
     means, perm = case.seed % 4 != 3, None if case.seed % 5 == 4 else grouped.perm
     scale_n = 128 if case.seed % 3 == 2 else 256
-    operands = prepare.prepare(q, k, v, numerics, perm, means, scale_n)
-    wanted = layout.images(reference.prepare(q, k, v, numerics, perm, means, scale_n))
+    packed = case.seed % 7 in (1, 3, 4)
+    operands = prepare.prepare(q, k, v, numerics, perm, means, scale_n, packed)
+    wanted = layout.images(reference.prepare(q, k, v, numerics, perm, means, scale_n, packed))
     if not means:
         assert operands.v_mean.numel() == 0 and not wanted.pop("v_mean").any()
     for name, tensor in wanted.items():

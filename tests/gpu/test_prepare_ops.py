@@ -26,13 +26,16 @@ def calls():
         "channel_stats": (x, x, 64, True),
         "prepare_q": (x, factor),
         "prepare_k": (x, perm, mean, factor, True),
+        "prepare_k_step": (x, perm, mean, factor, 2),
         "prepare_v": (x, perm, "e4m3", True, 1),
         "group": (x, 8, 2, 4),
         "assign": (x, centroids, step, rank),
     }
 
 
-@pytest.mark.parametrize("name", ("channel_stats", "prepare_q", "prepare_k", "prepare_v", "group", "assign"))
+@pytest.mark.parametrize(
+    "name", ("channel_stats", "prepare_q", "prepare_k", "prepare_k_step", "prepare_v", "group", "assign")
+)
 def test_opcheck(name):
     torch.library.opcheck(getattr(OPS, name).default, calls()[name])
 

@@ -14,7 +14,8 @@ from vc_attention.params import Params
 KINDS = {"i64": "q", "int": "i", "float": "f"}
 NAMES = {
     "View": "VIEW", "SampleSumsParams": "SAMPLE_SUMS", "ChannelStatsParams": "CHANNEL_STATS",
-    "PrepareQParams": "PREPARE_Q", "PrepareKParams": "PREPARE_K", "PrepareVParams": "PREPARE_V",
+    "PrepareQParams": "PREPARE_Q", "PrepareKParams": "PREPARE_K", "PrepareKStepParams": "PREPARE_K_STEP",
+    "PrepareVParams": "PREPARE_V",
     "QCenterParams": "Q_CENTER", "PrepareQNvfp4Params": "PREPARE_Q_NVFP4", "PrepareKNvfp4Params": "PREPARE_K_NVFP4",
     "KMeansMomentsParams": "KMEANS_MOMENTS", "KMeansInitParams": "KMEANS_INIT", "KMeansAssignParams": "KMEANS_ASSIGN",
     "KMeansUpdateParams": "KMEANS_UPDATE", "KMeansChainParams": "KMEANS_CHAIN", "SortParams": "SORT",

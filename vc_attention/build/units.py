@@ -93,7 +93,7 @@ UNITS = {
             "smxx/prepare.cu",
             targets.ANY_ARCH,
             (
-                *_names("sample_sums prepare_q prepare_k v_moments v_e4m3 v_int8", _TYPES_AND_DIMS),
+                *_names("sample_sums prepare_q prepare_k prepare_k_step v_moments v_e4m3 v_int8", _TYPES_AND_DIMS),
                 "vc_channel_stats",
             ),
             EXACT,

@@ -12,9 +12,9 @@ import torch
 from torch.nn.functional import pad
 
 from ..config import Numerics
-from .formats import decode
+from .formats import decode, from_e4m3
 from .operands import Operands
-from .probability import probabilities
+from .probability import expcast_packed, probabilities
 from .scores import k_group_of_key
 
 BLOCK = 128
@@ -48,6 +48,7 @@ def attention(
     block_n: int = BLOCK,
     dtype: torch.dtype = torch.float32,
     rows: torch.Tensor | None = None,
+    packed: bool = False,
 ) -> torch.Tensor:
     """O `[B, H, Nq, D]` in `dtype`.
 
@@ -55,6 +56,7 @@ def attention(
              compared at its own width.
     dtype    fp32 as the kernels accumulate, or fp64 to tell format error from accumulation error.
     rows     indices of the query rows to compute, int64 `[R]`, for a result `[B, H, R, D]`; all when None.
+    packed   ExpCast from scores of 16 bits (`probability.expcast_packed`), of operands that are made for it.
     """
     shape, length = operands.q_codes.shape, operands.k_codes.shape[-2]
     width = min(block_n, BLOCK)
@@ -76,6 +78,12 @@ def attention(
     out = []
     for part in rows.split(max(16, CHUNK // (k.shape[0] * k.shape[1]))):
         s = q[:, part] @ k.mT
+        if packed:
+            if padding:
+                s[..., length:] = -torch.inf
+            slope = row[:, part, None] * key[:, None, ::block_n]
+            out.append(packed_row_block(s.unflatten(-1, (tiles, width)), slope, v, mean, block_n // width))
+            continue
         if operands.k_bias is not None:
             s += mean_products(operands, part, padding, dtype)
         s *= row[:, part, None]
@@ -113,7 +121,25 @@ def row_block(s: torch.Tensor, v: torch.Tensor, mean: torch.Tensor, numerics: Nu
     if numerics.p_scale == "running":
         row_max = row_max.cummax(-2).values
     p, r = probabilities(s - row_max, numerics)
-    weight = torch.exp2(row_max - row_max.amax(-2, keepdim=True))
-    p, r = p.to(s.dtype) * weight, r.to(s.dtype) * weight[..., 0]
+    return normalised(p, r, row_max, v, mean)
+
+
+def packed_row_block(
+    dot: torch.Tensor, slope: torch.Tensor, v: torch.Tensor, mean: torch.Tensor, group: int
+) -> torch.Tensor:
+    """Dot products `[Z, rows, tiles, width]` and their slope `[Z, rows, steps]` -> output `[Z, rows, D]` (Eq. 6)."""
+    tiles = dot.shape[-2]
+    steps = pad(dot, (0, 0, 0, -tiles % group), value=-torch.inf).unflatten(-2, (-1, group)).flatten(-2)
+    codes, reference = expcast_packed(steps, slope)
+    p = from_e4m3(codes).unflatten(-1, (group, -1)).flatten(-3, -2)[..., :tiles, :]
+    return normalised(p, p.sum(-1), reference.repeat_interleave(group, -1)[..., :tiles, None], v, mean)
+
+
+def normalised(
+    p: torch.Tensor, r: torch.Tensor, reference: torch.Tensor, v: torch.Tensor, mean: torch.Tensor
+) -> torch.Tensor:
+    """Output `[Z, rows, D]` of probabilities `[Z, rows, tiles, width]`, their sums, and what they count in, in log2."""
+    weight = torch.exp2(reference - reference.amax(-2, keepdim=True)).to(v.dtype)
+    p, r = p.to(v.dtype) * weight, r.to(v.dtype) * weight[..., 0]
     per_block = r.unflatten(-1, (mean.shape[-2], -1)).sum(-1)
     return (p.flatten(-2) @ v + per_block @ mean) / r.sum(-1, keepdim=True)

@@ -55,11 +55,13 @@ def prepare(
     perm: torch.Tensor | None,
     means: bool,
     scale_n: int = 128,
+    packed: bool = False,
 ) -> Operands:
     """Operands of one call; q `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`, perm int32 `[B, H, Nk]` or None.
 
     `means` False leaves the block means out whatever the numerics say (Action.PLAIN). `scale_n`: keys
-    that share an INT8 value scale, a multiple of 128, as the kernel sums them before it scales.
+    that share an INT8 value scale, a multiple of 128, as the kernel sums them before it scales. `packed`: they share a
+    key scale, too, and keep their order, as INT8 scores of 16 bits need it (`probability.expcast_packed`).
     """
     q, k, v = clean(q), clean(k), clean(v)
     mean = channel_mean(k, numerics.k_mean_blocks) if numerics.smooth_k else torch.zeros_like(k[:, :, :1])
@@ -70,14 +72,15 @@ def prepare(
         k = k - mean
     q_mean = smoothing_mean(q, numerics)
     k, v = rotate(permute(k, perm), numerics), permute(v, perm)
-    if numerics.sort_keys:
+    if numerics.sort_keys and not packed:
         order = sorted_keys(k, numerics)
         k, v = permute(k, order), permute(v, order)
     values = dict(
         zip(("v_codes", "v_micro", "v_scale", "v_mean"), quantize_v(v, numerics, means, scale_n), strict=True)
     )
     if q_mean is None:
-        return Operands(*quantize_q(rotate(q, numerics), numerics), *quantize_k(k, numerics), **values)
+        prepared_k = quantize_k(k, numerics, scale_n if packed else None)
+        return Operands(*quantize_q(rotate(q, numerics), numerics), *prepared_k, **values)
     q, q_mean = rotate(q - q_mean, numerics), rotate(q_mean, numerics)
     if numerics.smooth_q == "head":
         return Operands(**quantize_without_means(q, k, q_mean, numerics), **values)

@@ -21,6 +21,8 @@ from .formats import NVFP4_MAX, decode, encode_nvfp4, from_e4m3, to_e4m3
 BETA = {"running": -0.35, "tile": -0.46}
 LOG2_GAIN = {"running": 8.0, "tile": math.log2(448.0)}  # where the row maximum lands: 2^8 (Eq. 7) or 448
 TOP_CODE = {"running": 120.0, "tile": 126.0}
+PACK = 256.0  # of an integer dot product is one unit of a packed score
+MAX_PACKED_SLOPE = 32.0  # codes a unit, 160 nats a standard deviation
 
 
 def expcast(u: torch.Tensor, p_scale: str = "running") -> torch.Tensor:
@@ -32,6 +34,36 @@ def expcast(u: torch.Tensor, p_scale: str = "running") -> torch.Tensor:
     """
     offset = 8.0 * LOG2_GAIN[p_scale] + 56.0 + BETA[p_scale]
     return (u * 8.0 + offset).round().clamp(0.0, TOP_CODE[p_scale]).to(torch.uint8)
+
+
+def expcast_packed(dot: torch.Tensor, slope: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """ExpCast (Eq. 7) in 16 bits, two scores a register: (bytes `[..., N]`, what they count in `[...]`, in log2 units).
+
+    dot    exact INT8 dot products of keys that share a reference, `[..., N]`, -inf for masked keys
+    slope  log2 units that one unit of `dot` is worth, `[...]`
+
+    A score is `floor(dot / 256)`, which loses less than INT8 operands do, half a unit on average. Its code is
+    `top - h (max - score)`, h the eighths of an octave that a unit is worth: an fp16 number and a multiple of 2^-11, so
+    that all of it is exact in a fixed point that reaches 2,048 units. Where h is so small that codes there would not be
+    0 yet, a score is `floor(dot / 2048)`. top is 126, or 96 where h is 2 or more and fp16 has no numbers in between.
+    """
+    exact = (slope * (8.0 * PACK)).clamp(max=MAX_PACKED_SLOPE)
+    coarse = torch.where(fixed_point(exact)[1] > 0.0, 8.0, 1.0).to(exact.dtype)
+    exact = exact * coarse
+    half, _, top = fixed_point(exact)
+    score = (dot / (PACK * coarse[..., None])).floor()
+    maximum = score.amax(-1)
+    codes = (top[..., None] - half[..., None] * (maximum[..., None] - score)).round().clamp(min=0.0)
+    codes = torch.where(dot == -torch.inf, 0.0, codes)
+    return codes.to(torch.uint8), (exact * (maximum + 0.5) - top) / 8.0
+
+
+def fixed_point(slope: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(slope as the fixed point has it, code 2,048 units below the maximum, code of the maximum), fp32."""
+    half = slope.float().half().float()
+    top = torch.where(half < 2.0, 126.0, 96.0)
+    zero = (top - 2048.0 * half).round()
+    return (top - zero) / 2048.0, zero, top
 
 
 def probabilities(u: torch.Tensor, numerics: Numerics) -> tuple[torch.Tensor, torch.Tensor]:

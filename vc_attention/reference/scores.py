@@ -107,14 +107,21 @@ def quantize_q(q: torch.Tensor, numerics: Numerics):
     return codes, micro, scale[..., 0]
 
 
-def quantize_k(k: torch.Tensor, numerics: Numerics):
-    """Permuted, smoothed, rotated k `[B, H, Nk, D]` -> (codes, micro, scale `[B, H, nK, groups]`)."""
+def quantize_k(k: torch.Tensor, numerics: Numerics, step_n: int | None = None):
+    """Permuted, smoothed, rotated k `[B, H, Nk, D]` -> (codes, micro, scale `[B, H, nK, groups]`).
+
+    step_n: keys that share one scale, a multiple of 128, whatever k_granularity says.
+    """
     groups = K_GROUPS[numerics.k_granularity]
     group = k_group_of_key(numerics, k.device)
     per_key = blocks(k.abs().amax(-1, keepdim=True), BLOCK)[..., 0]
     amax = torch.stack([per_key[..., group == g].amax(-1) for g in range(groups)], -1)
+    if step_n is not None:
+        tiles = step_n // BLOCK
+        step = blocks(amax.amax(-1, keepdim=True), tiles).amax(-2).repeat_interleave(tiles, -2)
+        amax = step[..., : amax.shape[-2], :].expand(amax.shape)
     codes, micro, scale = quantize(k, amax[..., group].flatten(-2)[..., : k.shape[-2], None], numerics)
-    first = [int((group == g).nonzero()[0]) for g in range(groups)]
+    first = [0 if step_n else int((group == g).nonzero()[0]) for g in range(groups)]  # a tile's last keys may be missing
     return codes, micro, blocks(scale, BLOCK)[..., first, 0]
 
 
