@@ -5,7 +5,8 @@ work under torch.compile, on fake tensors and inside a CUDA graph. Shapes and dt
 
 v_format is "e4m3" or "int8", whose scales `shared_tiles` neighbouring tiles share. A perm of None keeps the sequence
 order. When `prepare_k` sorts, its order takes the place of perm for V; `prepare_k_step` is for keys of which those of
-`shared_tiles` tiles share a scale.
+`shared_tiles` tiles share a scale. `packed` E4M3 values are small enough for sums in fp16
+(`reference.formats.value_max`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from . import stages
 from .errors import ParameterError
+from .reference.formats import value_max
 from .stages import TILE, tiles
 
 NAMESPACE = "vc_attention"
@@ -163,7 +165,7 @@ def check_shared_tiles(shared_tiles: int) -> None:
 
 
 def _v_outputs(
-    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int
+    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int, packed: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, seqlen, head_dim = v.shape
     count = tiles(seqlen)
@@ -174,7 +176,7 @@ def _v_outputs(
 
 
 def _prepare_v(
-    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int
+    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int, packed: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     stages.check("v", v)
     check_perm(perm, v)
@@ -182,7 +184,7 @@ def _prepare_v(
         raise ParameterError("v_format", f"one of {', '.join(V_FORMATS)}", v_format, "choose one of these")
     check_shared_tiles(shared_tiles)
     outputs = _v_outputs(v, perm, v_format, means, shared_tiles)
-    stages.prepare_v(v, perm, v_format, means, shared_tiles, *outputs)
+    stages.prepare_v(v, perm, v_format, means, shared_tiles, value_max(v_format, packed), *outputs)
     return outputs
 
 
@@ -245,7 +247,8 @@ register(
     _k_step_outputs,
 )
 register(
-    "prepare_v(Tensor v, Tensor? perm, str v_format, bool means, int shared_tiles) -> (Tensor, Tensor, Tensor)",
+    "prepare_v(Tensor v, Tensor? perm, str v_format, bool means, int shared_tiles, bool packed=False) "
+    "-> (Tensor, Tensor, Tensor)",
     _prepare_v,
     _v_outputs,
 )

@@ -98,7 +98,7 @@ def _prepare_v(v: Tensor, perm: Tensor | None, means: bool) -> tuple[Tensor, Ten
     stages.check("v", v)
     check_perm(perm, v)
     outputs = _v_outputs(v, perm, means)
-    stages.prepare_v(v, perm, "nvfp4", means, 1, *outputs)
+    stages.prepare_v(v, perm, "nvfp4", means, 1, 0.0, *outputs)
     return outputs
 
 

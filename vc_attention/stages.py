@@ -40,7 +40,7 @@ PREPARE_K_NVFP4 = Params(
 )  # fmt: skip
 PREPARE_V = Params(
     v=VIEW, perm="ptr", amax="ptr", codes="ptr", micro="ptr", scale="ptr", block_mean="ptr", mean="ptr",
-    seqlen="i32", means="i32", shared_tiles="i32",
+    seqlen="i32", means="i32", shared_tiles="i32", value_max="f32",
 )  # fmt: skip
 KMEANS_MOMENTS = Params(v=VIEW, sums="ptr", rows="i32", token_stride="i32")
 KMEANS_INIT = Params(
@@ -201,7 +201,7 @@ def prepare_k_nvfp4(
 
 
 def prepare_v(
-    v: torch.Tensor, perm: torch.Tensor | None, pv: str, means: bool, shared_tiles: int,
+    v: torch.Tensor, perm: torch.Tensor | None, pv: str, means: bool, shared_tiles: int, value_max: float,
     codes: torch.Tensor, scale: torch.Tensor, mean: torch.Tensor, micro: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     """Fills codes, scale, mean and, of NVFP4, micro of `ops.prepare_v`."""
@@ -212,7 +212,7 @@ def prepare_v(
         block_mean = torch.empty(batch * heads, tiles(seqlen), head_dim, device=v.device)
     params = PREPARE_V.pack(
         v=_view(v), perm=perm, amax=amax, codes=codes, micro=micro, scale=scale, block_mean=block_mean, mean=mean,
-        seqlen=seqlen, means=int(means), shared_tiles=shared_tiles,
+        seqlen=seqlen, means=int(means), shared_tiles=shared_tiles, value_max=value_max,
     )  # fmt: skip
     grid = (batch * heads, tiles(seqlen) if pv != "int8" else -(-tiles(seqlen) // shared_tiles))
     if pv != "int8":

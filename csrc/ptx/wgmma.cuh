@@ -37,6 +37,12 @@ __device__ __forceinline__ void wgmma_landed(int (&d)[kCount]) {
 }
 
 template <int kCount>
+__device__ __forceinline__ void wgmma_landed(u32 (&d)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
+
+template <int kCount>
 __device__ __forceinline__ void wgmma_landed(float (&d)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
@@ -46,7 +52,9 @@ __device__ __forceinline__ void wgmma_landed(float (&d)[kCount]) {
 #define VC_LIST_32                                                                                         \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
     "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define VC_LIST_36 VC_LIST_32 ", %32, %33, %34, %35"
+#define VC_LIST_18 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17"
+#define VC_LIST_34 VC_LIST_32 ", %32, %33"
+#define VC_LIST_36 VC_LIST_34 ", %34, %35"
 #define VC_LIST_64                                                                                 \
     VC_LIST_36                                                                                     \
     ", %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
@@ -61,6 +69,9 @@ __device__ __forceinline__ void wgmma_landed(float (&d)[kCount]) {
 #define VC_BIND_4(c, d, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define VC_BIND_16(c, d, i) VC_BIND_4(c, d, i), VC_BIND_4(c, d, i + 4), VC_BIND_4(c, d, i + 8), VC_BIND_4(c, d, i + 12)
 #define VC_BIND_32(c, d) VC_BIND_16(c, d, 0), VC_BIND_16(c, d, 16)
+#define VC_BIND_2(c, d, i) c(d[i]), c(d[i + 1])
+#define VC_BIND_18(c, d) VC_BIND_16(c, d, 0), VC_BIND_2(c, d, 16)
+#define VC_BIND_34(c, d) VC_BIND_32(c, d), VC_BIND_2(c, d, 32)
 #define VC_BIND_36(c, d) VC_BIND_32(c, d), VC_BIND_4(c, d, 32)
 #define VC_BIND_64(c, d) VC_BIND_32(c, d), VC_BIND_16(c, d, 32), VC_BIND_16(c, d, 48)
 #define VC_BIND_68(c, d) VC_BIND_64(c, d), VC_BIND_4(c, d, 64)
@@ -88,6 +99,10 @@ __device__ __forceinline__ void wgmma_landed(float (&d)[kCount]) {
     }
 #define VC_WGMMA_RS_32(name, type, size, c, instruction, tail) \
     VC_WGMMA_RS(name, type, size, c, 32, "%32", "%33", "%34", "%35", "%36", "%37", instruction, tail)
+#define VC_WGMMA_RS_18(name, type, size, c, instruction, tail) \
+    VC_WGMMA_RS(name, type, size, c, 18, "%18", "%19", "%20", "%21", "%22", "%23", instruction, tail)
+#define VC_WGMMA_RS_34(name, type, size, c, instruction, tail) \
+    VC_WGMMA_RS(name, type, size, c, 34, "%34", "%35", "%36", "%37", "%38", "%39", instruction, tail)
 #define VC_WGMMA_RS_36(name, type, size, c, instruction, tail) \
     VC_WGMMA_RS(name, type, size, c, 36, "%36", "%37", "%38", "%39", "%40", "%41", instruction, tail)
 #define VC_WGMMA_RS_64(name, type, size, c, instruction, tail) \
@@ -104,6 +119,9 @@ VC_WGMMA_RS_32(wgmma_e4m3, float, 32, "+f", "m64n64k32.f32.e4m3.e4m3", ", 1, 1")
 VC_WGMMA_RS_36(wgmma_e4m3, float, 36, "+f", "m64n72k32.f32.e4m3.e4m3", ", 1, 1")
 VC_WGMMA_RS_64(wgmma_e4m3, float, 64, "+f", "m64n128k32.f32.e4m3.e4m3", ", 1, 1")
 VC_WGMMA_RS_68(wgmma_e4m3, float, 68, "+f", "m64n136k32.f32.e4m3.e4m3", ", 1, 1")
+
+VC_WGMMA_RS_18(wgmma_e4m3_f16, u32, 18, "+r", "m64n72k32.f16.e4m3.e4m3", ", 1, 1")
+VC_WGMMA_RS_34(wgmma_e4m3_f16, u32, 34, "+r", "m64n136k32.f16.e4m3.e4m3", ", 1, 1")
 
 VC_WGMMA_RS_32(wgmma_u8s8, int, 32, "+r", "m64n64k32.s32.u8.s8", "")
 VC_WGMMA_RS_64(wgmma_u8s8, int, 64, "+r", "m64n128k32.s32.u8.s8", "")

@@ -14,8 +14,8 @@
 template <class C>
 struct Consumer {
     static constexpr int kRegistersO = C::kHeadDim / 2;
-    static constexpr int kRegistersT = kRegistersO + C::kOnesRows / 2;
-    using Product = typename Select<C::kInt8Values, int, float>::Type;
+    using Product = typename Select<C::kPacked, u32, typename Select<C::kInt8Values, int, float>::Type>::Type;
+    static constexpr int kRegistersT = (kRegistersO + C::kOnesRows / 2) / (C::kPacked ? 2 : 1);
 
     const AttentionParams& params;
     const int warpgroup, lane;
@@ -151,13 +151,24 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             const u64 v = matrix_descriptor<128>(C::kV + stage(tile) * C::kVStage + i / 4 * C::kVRows) + 2 * (i % 4);
-            if constexpr (C::kInt8Values) {
+            if constexpr (C::kPacked) {
+                i == 0 ? wgmma_e4m3_f16<false>(t, p[0], v) : wgmma_e4m3_f16<true>(t, p[i / 4] + 4 * (i % 4), v);
+            } else if constexpr (C::kInt8Values) {
                 i == 0 ? wgmma_u8s8<false>(t, p[0], v) : wgmma_u8s8<true>(t, p[i / 4] + 4 * (i % 4), v);
             } else {
                 i == 0 ? wgmma_e4m3<false>(t, p[0], v) : wgmma_e4m3<true>(t, p[i / 4] + 4 * (i % 4), v);
             }
         }
         wgmma_commit();
+    }
+
+    // Two neighbouring columns of T, the first of the thread in block `block` of 8, in its row r.
+    static __device__ __forceinline__ float2 columns(const Product (&t)[kRegistersT], int block, int r) {
+        if constexpr (C::kPacked) {
+            return unpack_f16x2(t[2 * block + r]);
+        } else {
+            return {(float)t[4 * block + 2 * r], (float)t[4 * block + 2 * r + 1]};
+        }
     }
 
     // O += weight * T, and the same for the row sums.
@@ -170,8 +181,9 @@ struct Consumer {
             if (C::kInt8Values) scale = load_shared_v2(scales + 8 * i);
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                o[i + 2 * r] = fmaf((float)t[i + 2 * r], softmax.weight[r] * scale.x, o[i + 2 * r]);
-                o[i + 2 * r + 1] = fmaf((float)t[i + 2 * r + 1], softmax.weight[r] * scale.y, o[i + 2 * r + 1]);
+                const float2 x = columns(t, i / 4, r);
+                o[i + 2 * r] = fmaf(x.x, softmax.weight[r] * scale.x, o[i + 2 * r]);
+                o[i + 2 * r + 1] = fmaf(x.y, softmax.weight[r] * scale.y, o[i + 2 * r + 1]);
             }
         }
         release_step(C::kVEmpty, tile);
@@ -179,7 +191,7 @@ struct Consumer {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             if constexpr (C::kExpCast) {
-                sum[r] = t[kRegistersO + 2 * r];  // the columns of ones give each lane the tile of its parity
+                sum[r] = columns(t, kRegistersO / 4, r).x;  // the columns of ones give each lane the tile of its parity
             } else {
                 sum[r] = sum_of_own_tile(softmax.sum[0][r], softmax.sum[1][r]);
             }

@@ -28,11 +28,12 @@ struct PackedSoftmax : RowReference {
     float key_scale;
     bool rare;  // some row of the warp is flat or steep
 
-    // 126 reads as more than its logarithm says, and by as much as codes do on average: no mass moves to or from the
-    // maximum. Steep slopes, of 2 codes and more, are multiples of 2^-9 to 2^-5, and 2048 times as much has to divide
-    // their top, which is 96. Flat rows' scores lose kCoarse bits more.
-    static constexpr float kTop = 126.f, kSteepTop = 96.f;
-    static constexpr u32 kTopCode = 0x007e007eu, kTop2048th = 0x2be02be0u;
+    // 110 is 112, the largest with which 256 keys' products fit fp16: 256 * 112 * 2.25 (PACKED_VALUE_MAX of
+    // vc_attention/reference/formats.py). It reads as more than its logarithm says, and by as much as codes do on
+    // average: no mass moves to or from the maximum. Steep slopes, of 2 codes and more, are multiples of 2^-9 to 2^-5,
+    // and 2048 times as much has to divide their top, which is 96. Flat rows' scores lose kCoarse bits more.
+    static constexpr float kTop = 110.f, kSteepTop = 96.f;
+    static constexpr u32 kTopCode = 0x006e006eu, kTop2048th = 0x2ae02ae0u;
     static constexpr u32 kSteepTopCode = 0x00600060u, kSteepTop2048th = 0x2a002a00u;
 
     __device__ __forceinline__ void set_slope(float k_scale) {

@@ -71,6 +71,7 @@ struct PrepareVParams {
     int seqlen;
     int means;         // 0: block means are off
     int shared_tiles;  // 1 or 2 neighbouring tiles that share an INT8 scale
+    float value_max;   // what the amax of a scale's residuals becomes; not for NVFP4
 };
 
 struct QCenterParams {

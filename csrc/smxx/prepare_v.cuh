@@ -17,7 +17,6 @@ struct VShared {
 
 // Formats of the residual: two neighbouring keys of a channel to a half-word, and what it means in units of the scale.
 struct Int8Values {
-    static constexpr float kMax = 127.f;
     __device__ static u32 encode(const float (&y)[2], float (&decoded)[2]) {
         // The sum's last mantissa byte is the rounded integer, and subtracting brings it back as a float.
         float low = y[0] + 12582912.f, high = y[1] + 12582912.f;
@@ -28,7 +27,6 @@ struct Int8Values {
 };
 
 struct E4m3Values {
-    static constexpr float kMax = 448.f;
     __device__ static u32 encode(const float (&y)[2], float (&decoded)[2]) {
         u32 codes = pack_e4m3x2(y[0], y[1]);
         unpack_e4m3x2(codes, decoded[0], decoded[1]);
@@ -93,11 +91,11 @@ __device__ inline void residual_amax(const TileWords& raw, const Columns<D>& at,
     __syncthreads();
 }
 
-template <class Format, int D>
-__device__ inline void set_scale(float amax, int channel, VShared<D>& s) {
+template <int D>
+__device__ inline void set_scale(float amax, float value_max, int channel, VShared<D>& s) {
     bool zero = amax < kTiny;
-    s.inverse[channel] = zero ? 0.f : __fdiv_rn(Format::kMax, amax);
-    s.scale[channel] = zero ? 0.f : __fdiv_rn(amax, Format::kMax);
+    s.inverse[channel] = zero ? 0.f : __fdiv_rn(value_max, amax);
+    s.scale[channel] = zero ? 0.f : __fdiv_rn(amax, value_max);
 }
 
 // Chunk of the stage that holds chunk `chunk` (16 keys) of a channel's row. Lanes of a warp write four channels that
@@ -211,7 +209,7 @@ __device__ inline void v_e4m3(const PrepareVParams& p) {
     load_tile(p.v, head(p.v, bh), head_perm(p, bh), tile, p.seqlen, at, raw);
     if (channel < D) {
         s.mean[0][channel] = p.block_mean[((i64)bh * gridDim.y + tile) * D + channel];
-        set_scale<E4m3Values>(__uint_as_float(p.amax[bh * D + channel]), channel, s);
+        set_scale(__uint_as_float(p.amax[bh * D + channel]), p.value_max, channel, s);
         if (tile == 0) p.scale[bh * D + channel] = s.scale[channel];
     }
     __syncthreads();
@@ -237,7 +235,7 @@ __device__ inline void v_int8(const PrepareVParams& p) {
         __syncthreads();
     }
     if (channel < D) {
-        set_scale<Int8Values>(amax, channel, s);
+        set_scale(amax, p.value_max, channel, s);
         for (int tile = first; tile <= last; ++tile) p.scale[((i64)bh * tiles + tile) * D + channel] = s.scale[channel];
     }
     __syncthreads();

@@ -73,6 +73,13 @@ def test_packed_scores_take_two_instructions(opcodes):
         assert 2 * 64 <= count["HFMA2"] <= 2 * 64 + 24 and count["F2IP"] == 0, (kernel, count)
 
 
+def test_packed_kernels_sum_values_in_fp16(opcodes):
+    """Half the registers, and half of what a product reads and writes there."""
+    for kernel, code in opcodes("attention_sm90_expcast").items():
+        kinds = {op.split(".")[2] for op in code if op.startswith("QGMMA")}
+        assert kinds == {"F16" if "_tile_" in kernel else "F32"}, kernel
+
+
 def test_int8_values_run_on_integer_tensor_cores(opcodes):
     for kernel, code in opcodes("attention_sm90_u8").items():
         assert any(op.startswith("IGMMA") and ".U8.S8" in op for op in code), kernel

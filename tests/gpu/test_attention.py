@@ -115,6 +115,18 @@ def test_fp16_output_saturates(spec, means):
     assert out.isfinite().all() and out.abs().amax() == torch.finfo(torch.float16).max
 
 
+@pytest.mark.parametrize(("spec", "means"), KINDS, ids=NAMES)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_sums_there_can_be(spec, means, sign):
+    """Equal scores have the top code everywhere, equal values the largest one: 64,512 of the 65,504 that fp16 has."""
+    q, k, v = inputs(1, 2, 200, 1500, spec.head_dim)
+    v = torch.full_like(v, sign)
+    v[:, :, 256:512] = -sign
+    v[:, :, 1024:1152:2] = 0.0
+    out, expected = both(spec, means, q * 0.0, k, v, dtype=torch.float16)
+    assert error(out, expected) < 1e-3
+
+
 @pytest.mark.parametrize("probability", ["expcast", "u8"])
 @pytest.mark.parametrize("head_dim", [128, 64])
 def test_every_length(probability, head_dim):

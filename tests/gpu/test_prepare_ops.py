@@ -27,7 +27,7 @@ def calls():
         "prepare_q": (x, factor),
         "prepare_k": (x, perm, mean, factor, True),
         "prepare_k_step": (x, perm, mean, factor, 2),
-        "prepare_v": (x, perm, "e4m3", True, 1),
+        "prepare_v": (x, perm, "e4m3", True, 1, True),
         "group": (x, 8, 2, 4),
         "assign": (x, centroids, step, rank),
     }

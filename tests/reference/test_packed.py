@@ -9,7 +9,15 @@ import torch
 
 from tests.reference.fidelity import Heads, exact_attention
 from vc_attention.config import PROFILES
-from vc_attention.reference.probability import MAX_PACKED_SLOPE, PACK, expcast_packed, fixed_point
+from vc_attention.reference.formats import PACKED_VALUE_MAX, from_e4m3, to_e4m3
+from vc_attention.reference.probability import (
+    MAX_PACKED_SLOPE,
+    PACK,
+    PACKED_TOP,
+    STEEP_TOP,
+    expcast_packed,
+    fixed_point,
+)
 
 LARGEST = 128 * 127 * 127  # dot product
 SLOPES = {"flat": (0.0, 0.06), "usual": (0.06, 2.0), "steep": (2.0, 40.0)}  # codes a unit
@@ -46,8 +54,26 @@ def test_codes_lie_on_the_line(kind):
 
 
 def test_the_maximum_has_the_top_code():
-    for kind, top in (("flat", 126), ("usual", 126), ("steep", 96)):
+    for kind, top in (("flat", PACKED_TOP), ("usual", PACKED_TOP), ("steep", STEEP_TOP)):
         assert (expcast_packed(dots(), slopes(kind))[0].amax(-1) == top).all(), kind
+
+
+def test_256_products_fit_fp16():
+    """Also while they are being summed: all partial sums lie between numbers that fp16 has."""
+    codes = expcast_packed(torch.zeros(1, 256), slopes("usual", 1))[0]
+    largest = from_e4m3(codes).sum() * from_e4m3(to_e4m3(torch.tensor([PACKED_VALUE_MAX])))
+    assert largest == 256 * 112 * 2.25 == largest.half().float()
+
+
+def test_a_step_loses_little_to_underflow():
+    """All other keys where codes say the least of what they should."""
+    slope = torch.tensor([1.0 / (8 * PACK)])
+    for distance in range(90, 130):
+        dot = torch.full((1, 256), -PACK * distance)
+        dot[0, 0] = 0.0
+        exact = torch.exp2((dot * slope).double()).sum()
+        p = from_e4m3(expcast_packed(dot, slope)[0]).double()
+        assert abs(1 - p.sum() / p.amax() / exact) < 255 * 2**-13
 
 
 def test_masked_keys_count_for_nothing():
@@ -76,7 +102,7 @@ def in_halves(dot: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
 
     def constants(worth):
         nearest = worth.half().double()
-        top = torch.where(nearest < 2, 126.0, 96.0).double()
+        top = torch.where(nearest < 2, PACKED_TOP, STEEP_TOP).double()
         zero = (nearest * -(2.0**-13) + top * 2.0**-24).half()
         return (zero.double() * -(2.0**13) + top / 2048).half(), zero
 

@@ -7,6 +7,8 @@ import torch
 from .arithmetic import TINY, divide, tree_sum
 
 E4M3_MAX = 448.0
+# Of values whose products are summed in fp16: 256 of them with the largest probability, 112, make 64,512.
+PACKED_VALUE_MAX = 2.25
 E2M1_MAX = 6.0
 NVFP4_MAX = E4M3_MAX * E2M1_MAX  # two-level: fp32 scale x E4M3 scale per 16 x E2M1 element
 NVFP4_GROUP = 16
@@ -42,6 +44,11 @@ def from_e2m1(codes: torch.Tensor) -> torch.Tensor:
 def qmax(format: str, four_over_six: bool = False) -> float:
     """What the amax of an operand's group is scaled to. 256 * 6 where NVFP4 may choose amax/4, which must fit E4M3."""
     return 256.0 * E2M1_MAX if format == "nvfp4" and four_over_six else QMAX[format]
+
+
+def value_max(format: str, packed: bool, four_over_six: bool = False) -> float:
+    """`qmax` of V, whose products with E4M3 probabilities `packed` kernels sum in fp16."""
+    return PACKED_VALUE_MAX if packed and format == "e4m3" else qmax(format, four_over_six)
 
 
 def reciprocal_scale(amax: torch.Tensor, qmax: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -22,6 +22,7 @@ BETA = {"running": -0.35, "tile": -0.46}
 LOG2_GAIN = {"running": 8.0, "tile": math.log2(448.0)}  # where the row maximum lands: 2^8 (Eq. 7) or 448
 TOP_CODE = {"running": 120.0, "tile": 126.0}
 PACK = 256.0  # of an integer dot product is one unit of a packed score
+PACKED_TOP, STEEP_TOP = 110.0, 96.0  # codes of the row maximum, 112 and 32
 MAX_PACKED_SLOPE = 32.0  # codes a unit, 160 nats a standard deviation
 
 
@@ -45,7 +46,9 @@ def expcast_packed(dot: torch.Tensor, slope: torch.Tensor) -> tuple[torch.Tensor
     A score is `floor(dot / 256)`, which loses less than INT8 operands do, half a unit on average. Its code is
     `top - h (max - score)`, h the eighths of an octave that a unit is worth: an fp16 number and a multiple of 2^-11, so
     that all of it is exact in a fixed point that reaches 2,048 units. Where h is so small that codes there would not be
-    0 yet, a score is `floor(dot / 2048)`. top is 126, or 96 where h is 2 or more and fp16 has no numbers in between.
+    0 yet, a score is `floor(dot / 2048)`. top is 110, or 96 where h is 2 or more and fp16 has no numbers in between:
+    with values of `formats.PACKED_VALUE_MAX`, 256 products fit fp16. A step loses at most 255 * 2^-13 of its mass to
+    underflow.
     """
     exact = (slope * (8.0 * PACK)).clamp(max=MAX_PACKED_SLOPE)
     coarse = torch.where(fixed_point(exact)[1] > 0.0, 8.0, 1.0).to(exact.dtype)
@@ -61,7 +64,7 @@ def expcast_packed(dot: torch.Tensor, slope: torch.Tensor) -> tuple[torch.Tensor
 def fixed_point(slope: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(slope as the fixed point has it, code 2,048 units below the maximum, code of the maximum), fp32."""
     half = slope.float().half().float()
-    top = torch.where(half < 2.0, 126.0, 96.0)
+    top = torch.where(half < 2.0, PACKED_TOP, STEEP_TOP)
     zero = (top - 2048.0 * half).round()
     return (top - zero) / 2048.0, zero, top
 

@@ -121,7 +121,9 @@ def quantize_k(k: torch.Tensor, numerics: Numerics, step_n: int | None = None):
         step = blocks(amax.amax(-1, keepdim=True), tiles).amax(-2).repeat_interleave(tiles, -2)
         amax = step[..., : amax.shape[-2], :].expand(amax.shape)
     codes, micro, scale = quantize(k, amax[..., group].flatten(-2)[..., : k.shape[-2], None], numerics)
-    first = [0 if step_n else int((group == g).nonzero()[0]) for g in range(groups)]  # a tile's last keys may be missing
+    first = [
+        0 if step_n else int((group == g).nonzero()[0]) for g in range(groups)
+    ]  # a tile's last keys may be missing
     return codes, micro, blocks(scale, BLOCK)[..., first, 0]
 
 
