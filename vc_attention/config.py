@@ -157,6 +157,11 @@ class Numerics:
         """Keys of which one thread of a kernel holds the probabilities in one register: 8 of 4 bits, 4 of 8 bits."""
         return 8 if self.pv == "nvfp4" else 4
 
+    @property
+    def half_sums(self) -> bool:
+        """Whether probabilities end at 112 and E4M3 values at 2.25, so that kernels may sum 256 products in fp16."""
+        return (self.probability, self.p_scale) == ("expcast", "tile")
+
 
 _PAPER = dict(
     p_scale="running",

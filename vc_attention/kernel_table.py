@@ -28,8 +28,8 @@ class KernelSpec:
     qk              `Numerics.qk` that they compute, "nvfp4" with `smooth_q` "head"
     probability     `Numerics.probability` that they compute
     p_scale         `Numerics.p_scale` that they compute
-    packed          whether from scores of 16 bits, keys of one scale a step and sums of values in fp16: `packed` of
-                    reference.attention, prepare.prepare and reference.prepare
+    packed          whether from scores of 16 bits and keys of one scale a step: `packed` of reference.attention,
+                    prepare.prepare and reference.prepare
     block_m         query rows of a thread block
     block_n         keys that share the reference of P, `block_n` of reference.attention, and an INT8 value scale,
                     `scale_n` of prepare.prepare and reference.prepare

@@ -5,8 +5,7 @@ work under torch.compile, on fake tensors and inside a CUDA graph. Shapes and dt
 
 v_format is "e4m3" or "int8", whose scales `shared_tiles` neighbouring tiles share. A perm of None keeps the sequence
 order. When `prepare_k` sorts, its order takes the place of perm for V; `prepare_k_step` is for keys of which those of
-`shared_tiles` tiles share a scale. `packed` E4M3 values are small enough for sums in fp16
-(`reference.formats.value_max`).
+`shared_tiles` tiles share a scale. `half_sums` as of `Numerics`, of E4M3 values.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ def check_shared_tiles(shared_tiles: int) -> None:
 
 
 def _v_outputs(
-    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int, packed: bool = False
+    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int, half_sums: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, seqlen, head_dim = v.shape
     count = tiles(seqlen)
@@ -176,7 +175,7 @@ def _v_outputs(
 
 
 def _prepare_v(
-    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int, packed: bool = False
+    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int, half_sums: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     stages.check("v", v)
     check_perm(perm, v)
@@ -184,7 +183,7 @@ def _prepare_v(
         raise ParameterError("v_format", f"one of {', '.join(V_FORMATS)}", v_format, "choose one of these")
     check_shared_tiles(shared_tiles)
     outputs = _v_outputs(v, perm, v_format, means, shared_tiles)
-    stages.prepare_v(v, perm, v_format, means, shared_tiles, value_max(v_format, packed), *outputs)
+    stages.prepare_v(v, perm, v_format, means, shared_tiles, value_max(v_format, half_sums), *outputs)
     return outputs
 
 
@@ -247,7 +246,7 @@ register(
     _k_step_outputs,
 )
 register(
-    "prepare_v(Tensor v, Tensor? perm, str v_format, bool means, int shared_tiles, bool packed=False) "
+    "prepare_v(Tensor v, Tensor? perm, str v_format, bool means, int shared_tiles, bool half_sums=False) "
     "-> (Tensor, Tensor, Tensor)",
     _prepare_v,
     _v_outputs,

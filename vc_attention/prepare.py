@@ -91,8 +91,7 @@ def prepare(
     """Operands of one call; q `[B, H, Nq, D]`, k and v `[B, H, Nk, D]`, perm int32 `[B, H, Nk]` or None.
 
     `means` False leaves the block means out (Action.PLAIN). `scale_n`: keys that share an INT8 value scale, 128 or
-    256, `block_n` of the attention kernel; `packed`: and an INT8 key scale, and E4M3 values fit sums in fp16, `packed`
-    of the kernel. Inputs of any
+    256, `block_n` of the attention kernel; `packed`: and an INT8 key scale, `packed` of the kernel. Inputs of any
     strides are read where they lie and never written; fp32 is rounded to bf16 first. Extra memory is at most
     `extra_bytes`.
     """
@@ -108,7 +107,7 @@ def prepare(
     if numerics.pv == "nvfp4":
         made |= _named("v", run.prepare_v_nvfp4(_narrow(v), order, means))
     else:
-        made |= _named("v", run.prepare_v(_narrow(v), order, numerics.pv, means, shared_tiles, packed))
+        made |= _named("v", run.prepare_v(_narrow(v), order, numerics.pv, means, shared_tiles, numerics.half_sums))
     return Operands(**made, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
 
 

@@ -41,8 +41,12 @@ template <Probability kProbability, bool kRunningMax>
 struct CodeScale {
     static constexpr bool kExpCast = kProbability == Probability::kExpCast;
     static constexpr bool kInt8Values = kProbability == Probability::kU8;
-    // Where the row maximum lands: 2^8 (Eq. 7) or E4M3's largest number; 255 levels.
-    static constexpr float kLog2Gain = kInt8Values ? 7.99435344f : kRunningMax ? 8.f : 8.80735492f;
+    // Where the row maximum lands: 2^8 (Eq. 7), 112 for sums in fp16 (HALF_SUMS_VALUE_MAX of
+    // vc_attention/reference/formats.py) or 448, E4M3's largest number; 255 levels.
+    static constexpr float kLog2Gain = kInt8Values   ? 7.99435344f
+                                       : kRunningMax ? 8.f
+                                       : kExpCast    ? 6.80735492f
+                                                     : 8.80735492f;
     // Centres the error of reading an E4M3 byte as a logarithm.
     static constexpr float kBeta = kRunningMax ? -0.35f : -0.46f;
     // Scores are kept in eighths of an octave for ExpCast, whose codes count those, else in octaves.

@@ -1,7 +1,8 @@
 // One warp of the mma.sync kernel: 16 query rows against all key tiles.
 //
 // Per step (one tile, or two that share a reference): S = Q K^T, P = low-bit softmax of S, O += P V. 8-bit products go
-// through a fresh accumulator T and O += weight * T; NVFP4 products are added to O by the tensor core.
+// through a fresh accumulator T, of integers or of halves, and O += weight * T; NVFP4 products are added to O by the
+// tensor core.
 #pragma once
 
 #include "mma/fragments.cuh"
@@ -14,7 +15,7 @@ struct Warp {
     static constexpr int kColumnsO = C::kHeadDim / 8;  // products that make O
     static constexpr int kScores = 64 * C::kStepTiles;
     using Softmax_ = typename Select<C::kNvfp4Values, Nvfp4Softmax<C>, Softmax<C>>::Type;
-    using Product = typename Select<C::kInt8Values, int, float>::Type;
+    using Product = typename Select<C::kInt8Values, int[4], u32[2]>::Type;  // integers, or four halves
     using Keys = typename Select<C::kCopies == Copies::kBulk, BulkRing<KeyParts<C>>, AsyncRing<KeyParts<C>>>::Type;
     using Values =
         typename Select<C::kCopies == Copies::kBulk, BulkRing<ValueParts<C>>, AsyncRing<ValueParts<C>>>::Type;
@@ -192,7 +193,7 @@ struct Warp {
         }
         if constexpr (!C::kExpCast) add_step_sums(step, softmax.sum[0], softmax.sum[1]);
         const u32 stage = acquire_values(step);
-        Product t[kColumnsO][4], start[4] = {};
+        Product t[kColumnsO], start = {};
         if constexpr (C::kInt8Values) load_shared_v4(centre, start);
         multiply_values<true>(stage, p[0], t, start);
         multiply_values<false>(stage + C::kVCodesBytes, p[1], t, start);
@@ -208,8 +209,8 @@ struct Warp {
 
     // T += P V of a tile, or T = P V + start of the first.
     template <bool kFirst>
-    __device__ __forceinline__ void multiply_values(u32 stage, const u32 (&p)[16], Product (&t)[kColumnsO][4],
-                                                    const Product (&start)[4]) const {
+    __device__ __forceinline__ void multiply_values(u32 stage, const u32 (&p)[16], Product (&t)[kColumnsO],
+                                                    const Product& start) const {
 #pragma unroll
         for (int k = 0; k < C::kValueSteps; ++k) {
 #pragma unroll
@@ -228,14 +229,14 @@ struct Warp {
     // Row sums of what E4M3 bytes mean, as products with ones.
     static __device__ __forceinline__ void sum_codes(const u32 (&p)[16], float (&sum)[2]) {
         constexpr u32 kOnes[2] = {0x38383838, 0x38383838};  // 1.0
-        float product[4] = {};
+        u32 product[2] = {};
 #pragma unroll
         for (int k = 0; k < C::kValueSteps; ++k) mma_e4m3(product, p + 4 * k, kOnes, product);
-        sum[0] = product[0];
-        sum[1] = product[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) sum[r] = unpack_f16x2(product[r]).x;
     }
 
-    static __device__ __forceinline__ void multiply(float (&t)[4], const u32* p, const u32* v, const float (&from)[4]) {
+    static __device__ __forceinline__ void multiply(u32 (&t)[2], const u32* p, const u32* v, const u32 (&from)[2]) {
         mma_e4m3(t, p, v, from);
     }
     static __device__ __forceinline__ void multiply(int (&t)[4], const u32* p, const u32* v, const int (&from)[4]) {
@@ -243,10 +244,13 @@ struct Warp {
     }
 
     // O += weight * T.
-    __device__ __forceinline__ void merge(const float (&t)[kColumnsO][4], u32) {
+    __device__ __forceinline__ void merge(const u32 (&t)[kColumnsO][2], u32) {
 #pragma unroll
-        for (int i = 0; i < 4 * kColumnsO; ++i) {
-            o[i / 4][i % 4] = fmaf(t[i / 4][i % 4], softmax.weight[i >> 1 & 1], o[i / 4][i % 4]);
+        for (int i = 0; i < 2 * kColumnsO; ++i) {
+            const int n = i / 2, r = i % 2;
+            const float2 x = unpack_f16x2(t[n][r]);
+            o[n][2 * r] = fmaf(x.x, softmax.weight[r], o[n][2 * r]);
+            o[n][2 * r + 1] = fmaf(x.y, softmax.weight[r], o[n][2 * r + 1]);
         }
     }
 

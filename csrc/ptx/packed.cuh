@@ -35,12 +35,3 @@ __device__ __forceinline__ u32 low_bits(int count) {
     asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(r) : "r"(count));
     return r;
 }
-
-// Two halves -> floats, the lower first.
-__device__ __forceinline__ float2 unpack_f16x2(u32 x) {
-    float2 r;
-    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
-        : "=f"(r.x), "=f"(r.y)
-        : "r"(x));
-    return r;
-}

@@ -69,3 +69,12 @@ __device__ __forceinline__ u32 pack_f16x2(float a, float b) {
     asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
     return r;
 }
+
+// Two halves -> floats, the lower first.
+__device__ __forceinline__ float2 unpack_f16x2(u32 x) {
+    float2 r;
+    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+        : "=f"(r.x), "=f"(r.y)
+        : "r"(x));
+    return r;
+}

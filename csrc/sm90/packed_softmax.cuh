@@ -28,7 +28,7 @@ struct PackedSoftmax : RowReference {
     float key_scale;
     bool rare;  // some row of the warp is flat or steep
 
-    // 110 is 112, the largest with which 256 keys' products fit fp16: 256 * 112 * 2.25 (PACKED_VALUE_MAX of
+    // 110 is 112, the largest with which 256 keys' products fit fp16: 256 * 112 * 2.25 (HALF_SUMS_VALUE_MAX of
     // vc_attention/reference/formats.py). It reads as more than its logarithm says, and by as much as codes do on
     // average: no mass moves to or from the maximum. Steep slopes, of 2 codes and more, are multiples of 2^-9 to 2^-5,
     // and 2048 times as much has to divide their top, which is 96. Flat rows' scores lose kCoarse bits more.

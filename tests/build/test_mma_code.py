@@ -18,7 +18,7 @@ BUILDS = [(unit, arch) for unit in sorted({unit for unit, _ in SPECS}) for arch 
 MOST_INSTRUCTIONS = {"u8": 10.0, "expcast": 7.7, "nvfp4": 9.0, "int8_nvfp4": 8.9}
 PEAK_FP4_SLOTS = 16.0  # for instructions per score while FP4 tensor cores run at their peak (docs/mma-log.md)
 PRODUCTS = {
-    "expcast": {"IMMA.16832.S8.S8", "QMMA.16832.F32.E4M3.E4M3"},
+    "expcast": {"IMMA.16832.S8.S8", "QMMA.16832.F16.E4M3.E4M3"},
     "u8": {"IMMA.16832.S8.S8", "IMMA.16832.U8.S8"},
     "nvfp4": {"OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X"},
     "int8_nvfp4": {"IMMA.16832.S8.S8", "OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X"},

@@ -9,12 +9,12 @@ import torch
 
 from tests.reference.fidelity import Heads, exact_attention
 from vc_attention.config import PROFILES
-from vc_attention.reference.formats import PACKED_VALUE_MAX, from_e4m3, to_e4m3
+from vc_attention.reference.formats import HALF_SUMS_VALUE_MAX, from_e4m3, to_e4m3
 from vc_attention.reference.probability import (
     MAX_PACKED_SLOPE,
     PACK,
-    PACKED_TOP,
     STEEP_TOP,
+    TOP_CODE,
     expcast_packed,
     fixed_point,
 )
@@ -54,14 +54,14 @@ def test_codes_lie_on_the_line(kind):
 
 
 def test_the_maximum_has_the_top_code():
-    for kind, top in (("flat", PACKED_TOP), ("usual", PACKED_TOP), ("steep", STEEP_TOP)):
+    for kind, top in (("flat", TOP_CODE["tile"]), ("usual", TOP_CODE["tile"]), ("steep", STEEP_TOP)):
         assert (expcast_packed(dots(), slopes(kind))[0].amax(-1) == top).all(), kind
 
 
 def test_256_products_fit_fp16():
     """Also while they are being summed: all partial sums lie between numbers that fp16 has."""
     codes = expcast_packed(torch.zeros(1, 256), slopes("usual", 1))[0]
-    largest = from_e4m3(codes).sum() * from_e4m3(to_e4m3(torch.tensor([PACKED_VALUE_MAX])))
+    largest = from_e4m3(codes).sum() * from_e4m3(to_e4m3(torch.tensor([HALF_SUMS_VALUE_MAX])))
     assert largest == 256 * 112 * 2.25 == largest.half().float()
 
 
@@ -102,7 +102,7 @@ def in_halves(dot: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
 
     def constants(worth):
         nearest = worth.half().double()
-        top = torch.where(nearest < 2, PACKED_TOP, STEEP_TOP).double()
+        top = torch.where(nearest < 2, TOP_CODE["tile"], STEEP_TOP).double()
         zero = (nearest * -(2.0**-13) + top * 2.0**-24).half()
         return (zero.double() * -(2.0**13) + top / 2048).half(), zero
 

@@ -56,8 +56,9 @@ def attention(
              compared at its own width.
     dtype    fp32 as the kernels accumulate, or fp64 to tell format error from accumulation error.
     rows     indices of the query rows to compute, int64 `[R]`, for a result `[B, H, R, D]`; all when None.
-    packed   ExpCast from scores of 16 bits (`probability.expcast_packed`), of operands that are made for it. Kernels
-             then sum the products of `block_n` keys in fp16, which is not modelled here.
+    packed   ExpCast from scores of 16 bits (`probability.expcast_packed`), of operands that are made for it
+
+    Sums of `block_n` products in fp16, which kernels use where `Numerics.half_sums` allows it, are not modelled.
     """
     shape, length = operands.q_codes.shape, operands.k_codes.shape[-2]
     width = min(block_n, BLOCK)

@@ -8,7 +8,7 @@ from .arithmetic import TINY, divide, tree_sum
 
 E4M3_MAX = 448.0
 # Of values whose products are summed in fp16: 256 of them with the largest probability, 112, make 64,512.
-PACKED_VALUE_MAX = 2.25
+HALF_SUMS_VALUE_MAX = 2.25
 E2M1_MAX = 6.0
 NVFP4_MAX = E4M3_MAX * E2M1_MAX  # two-level: fp32 scale x E4M3 scale per 16 x E2M1 element
 NVFP4_GROUP = 16
@@ -46,9 +46,9 @@ def qmax(format: str, four_over_six: bool = False) -> float:
     return 256.0 * E2M1_MAX if format == "nvfp4" and four_over_six else QMAX[format]
 
 
-def value_max(format: str, packed: bool, four_over_six: bool = False) -> float:
-    """`qmax` of V, whose products with E4M3 probabilities `packed` kernels sum in fp16."""
-    return PACKED_VALUE_MAX if packed and format == "e4m3" else qmax(format, four_over_six)
+def value_max(format: str, half_sums: bool, four_over_six: bool = False) -> float:
+    """`qmax` of V; `half_sums` as of `Numerics`, of E4M3 values."""
+    return HALF_SUMS_VALUE_MAX if half_sums and format == "e4m3" else qmax(format, four_over_six)
 
 
 def reciprocal_scale(amax: torch.Tensor, qmax: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -61,8 +61,7 @@ def prepare(
 
     `means` False leaves the block means out whatever the numerics say (Action.PLAIN). `scale_n`: keys
     that share an INT8 value scale, a multiple of 128, as the kernel sums them before it scales. `packed`: they share a
-    key scale, too, and keep their order, as INT8 scores of 16 bits need it (`probability.expcast_packed`), and E4M3
-    values are small enough for sums of 16 bits (`formats.value_max`).
+    key scale, too, and keep their order, as INT8 scores of 16 bits need it (`probability.expcast_packed`).
     """
     q, k, v = clean(q), clean(k), clean(v)
     mean = channel_mean(k, numerics.k_mean_blocks) if numerics.smooth_k else torch.zeros_like(k[:, :, :1])
@@ -77,7 +76,7 @@ def prepare(
         order = sorted_keys(k, numerics)
         k, v = permute(k, order), permute(v, order)
     values = dict(
-        zip(("v_codes", "v_micro", "v_scale", "v_mean"), quantize_v(v, numerics, means, scale_n, packed), strict=True)
+        zip(("v_codes", "v_micro", "v_scale", "v_mean"), quantize_v(v, numerics, means, scale_n), strict=True)
     )
     if q_mean is None:
         prepared_k = quantize_k(k, numerics, scale_n if packed else None)

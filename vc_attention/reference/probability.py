@@ -13,16 +13,19 @@ import math
 import torch
 
 from ..config import Numerics
-from .formats import NVFP4_MAX, decode, encode_nvfp4, from_e4m3, to_e4m3
+from .formats import E4M3_MAX, NVFP4_MAX, decode, encode_nvfp4, from_e4m3, to_e4m3
 
 # Centres the error of reading an E4M3 byte as a logarithm. The paper's -0.35 is minimax (appendix C: -0.3443) and
 # decodes 0.9% high on average, which cancels in the row sum. A maximum is exact, however, and when every tile has one
 # the average of the others must be right, too: -0.46 makes it 0.9997.
 BETA = {"running": -0.35, "tile": -0.46}
-LOG2_GAIN = {"running": 8.0, "tile": math.log2(448.0)}  # where the row maximum lands: 2^8 (Eq. 7) or 448
-TOP_CODE = {"running": 120.0, "tile": 126.0}
+# Where ExpCast puts the row maximum: 2^8 (Eq. 7), or 112, the most of which 256 products with values of
+# `formats.HALF_SUMS_VALUE_MAX` fit fp16; and its code.
+LOG2_GAIN = {"running": 8.0, "tile": math.log2(112.0)}
+TOP_CODE = {"running": 120.0, "tile": 110.0}
+EXACT_GAIN = {"running": 256.0, "tile": E4M3_MAX}  # where an exponential that is rounded to E4M3 has it
 PACK = 256.0  # of an integer dot product is one unit of a packed score
-PACKED_TOP, STEEP_TOP = 110.0, 96.0  # codes of the row maximum, 112 and 32
+STEEP_TOP = 96.0  # code of the row maximum where slopes are steep: 32
 MAX_PACKED_SLOPE = 32.0  # codes a unit, 160 nats a standard deviation
 
 
@@ -30,8 +33,8 @@ def expcast(u: torch.Tensor, p_scale: str = "running") -> torch.Tensor:
     """ExpCast-FP8 (Eq. 7): E4M3 bytes, uint8, from one multiply-add.
 
     running: `clip(round(8 (u + 8) + 56 + beta), 0, 120)`, the paper's. tile: the same line with the row maximum at
-    448 instead of 256, clipped at 126, for a `u` relative to the maximum of its own key tile: a tile then loses at
-    most 127 * 2^-14 of its mass to underflow, whatever the data.
+    112 instead of 256, clipped at 110, for a `u` relative to the maximum of its own key tile: a tile then loses at
+    most 127 * 2^-13 of its mass to underflow, whatever the data.
     """
     offset = 8.0 * LOG2_GAIN[p_scale] + 56.0 + BETA[p_scale]
     return (u * 8.0 + offset).round().clamp(0.0, TOP_CODE[p_scale]).to(torch.uint8)
@@ -46,9 +49,8 @@ def expcast_packed(dot: torch.Tensor, slope: torch.Tensor) -> tuple[torch.Tensor
     A score is `floor(dot / 256)`, which loses less than INT8 operands do, half a unit on average. Its code is
     `top - h (max - score)`, h the eighths of an octave that a unit is worth: an fp16 number and a multiple of 2^-11, so
     that all of it is exact in a fixed point that reaches 2,048 units. Where h is so small that codes there would not be
-    0 yet, a score is `floor(dot / 2048)`. top is 110, or 96 where h is 2 or more and fp16 has no numbers in between:
-    with values of `formats.PACKED_VALUE_MAX`, 256 products fit fp16. A step loses at most 255 * 2^-13 of its mass to
-    underflow.
+    0 yet, a score is `floor(dot / 2048)`. top is 110, as of `expcast`, or 96 where h is 2 or more and fp16 has no
+    numbers in between. A step loses at most 255 * 2^-13 of its mass to underflow.
     """
     exact = (slope * (8.0 * PACK)).clamp(max=MAX_PACKED_SLOPE)
     coarse = torch.where(fixed_point(exact)[1] > 0.0, 8.0, 1.0).to(exact.dtype)
@@ -64,7 +66,7 @@ def expcast_packed(dot: torch.Tensor, slope: torch.Tensor) -> tuple[torch.Tensor
 def fixed_point(slope: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(slope as the fixed point has it, code 2,048 units below the maximum, code of the maximum), fp32."""
     half = slope.float().half().float()
-    top = torch.where(half < 2.0, PACKED_TOP, STEEP_TOP)
+    top = torch.where(half < 2.0, TOP_CODE["tile"], STEEP_TOP)
     zero = (top - 2048.0 * half).round()
     return (top - zero) / 2048.0, zero, top
 
@@ -78,7 +80,7 @@ def probabilities(u: torch.Tensor, numerics: Numerics) -> tuple[torch.Tensor, to
     if format == "none":
         p = torch.exp2(u)
         return p, p.sum(-1)
-    gain = {"exact": 2.0 ** LOG2_GAIN[p_scale], "u8": 255.0, "nvfp4": NVFP4_MAX}[format]
+    gain = {"exact": EXACT_GAIN[p_scale], "u8": 255.0, "nvfp4": NVFP4_MAX}[format]
     exact = torch.exp2(u) * gain
     if format == "exact":
         p = from_e4m3(to_e4m3(exact))

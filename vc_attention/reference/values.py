@@ -19,7 +19,7 @@ def shared(amax: torch.Tensor, size: int) -> torch.Tensor:
     return runs.repeat_interleave(size, -2)[..., :count, :]
 
 
-def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool, scale_n: int, packed: bool = False):
+def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool, scale_n: int):
     """Permuted v `[B, H, Nk, D]`, fp32 -> (codes, micro, scale, mean).
 
     codes  as the format, `[B, H, Nk, D]`
@@ -27,8 +27,6 @@ def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool, scale_n: int, p
     scale  fp32 `[B, H, D]` (one per channel) for E4M3 and NVFP4, whose micro scales have the range for all blocks;
            `[B, H, nK, D]` otherwise (one per block and channel; of INT8 the blocks of `scale_n` keys share one)
     mean   fp32 `[B, H, nK, D]` in natural units, zeros when means are off
-
-    packed  E4M3 codes of channels lie within 2.25 instead of 448 (`formats.value_max`)
     """
     length = v.shape[-2]
     tiles, sizes = blocks(v, BLOCK), block_sizes(length, BLOCK, v.device)[:, None]
@@ -49,7 +47,7 @@ def quantize_v(v: torch.Tensor, numerics: Numerics, means: bool, scale_n: int, p
             amax = amax.amax(-2)
         elif numerics.pv == "int8":
             amax = shared(amax, scale_n // BLOCK)
-        inverse, scale = reciprocal_scale(amax, value_max(numerics.pv, packed, numerics.four_over_six))
+        inverse, scale = reciprocal_scale(amax, value_max(numerics.pv, numerics.half_sums, numerics.four_over_six))
         per_element = (inverse[..., None, :], scale[..., None, :]) if by_channel else (inverse, scale)
         scaled = residual * per_element[0][..., None, :]
         if numerics.pv == "nvfp4":
