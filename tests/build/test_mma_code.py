@@ -15,7 +15,7 @@ SPECS = {(spec.unit, spec.head_dim): spec for spec in kernel_table.KERNELS if sp
 # sm_80 has no instruction that rounds and packs bytes, hence no bound for it.
 BUILDS = [(unit, arch) for unit in sorted({unit for unit, _ in SPECS}) for arch in UNITS[unit].arches if arch != "80"]
 # 10 are wanted of every kernel; what takes fewer shall not take more unseen.
-MOST_INSTRUCTIONS = {"u8": 10.0, "expcast": 7.7, "nvfp4": 9.0, "int8_nvfp4": 8.9}
+MOST_INSTRUCTIONS = {"u8": 10.0, "expcast": 8.2, "nvfp4": 9.0, "int8_nvfp4": 8.9}
 PEAK_FP4_SLOTS = 16.0  # for instructions per score while FP4 tensor cores run at their peak (docs/mma-log.md)
 PRODUCTS = {
     "expcast": {"IMMA.16832.S8.S8", "QMMA.16832.F16.E4M3.E4M3"},

@@ -11,7 +11,7 @@ from vc_attention.config import PROFILES, Numerics
 from vc_attention.reference import scores
 from vc_attention.reference.arithmetic import clean
 from vc_attention.reference.attention import mean_products, score_factors, values
-from vc_attention.reference.formats import decode
+from vc_attention.reference.formats import decode, from_e4m3
 
 GRID = (3, 10, 11)  # 330 tokens: two whole blocks and 74 rows
 
@@ -159,6 +159,12 @@ def test_v_scales(inputs, name, shape):
     if name == "4bit":
         assert operands.v_micro.shape == (1, 2, 128, -(-330 // 16))
         assert operands.q_micro.shape == operands.k_micro.shape == (1, 2, 330, 8)
+
+
+@pytest.mark.parametrize("p_scale, largest", [("tile", 2.25), ("running", 448.0)])
+def test_e4m3_values_of_a_channel_end_where_sums_of_products_fit(inputs, p_scale, largest):
+    operands = reference.prepare(*inputs, Numerics(p_scale=p_scale), None, means=True)
+    assert (from_e4m3(operands.v_codes).abs().amax(-2) == largest).all()
 
 
 def test_permutation_reaches_k_and_v_alike(inputs):
