@@ -65,7 +65,7 @@ def test_speed_comes_from_the_measurements_until_there_was_a_run(monkeypatch):
     monkeypatch.setattr(kernels, "choose", lambda *args: fast)
     found = ask(*graph(backend="auto"))
     assert (found["attention_factor"], found["source"]) == (2.14, "H200")
-    assert ask(*graph(backend="auto", length=17))["attention_factor"] == 1.65  # 18,000 tokens
+    assert ask(*graph(backend="auto", length=17))["attention_factor"] == 1.63  # 18,000 tokens
     assert ask(*graph(backend="auto", length=5))["attention_factor"] is None  # shorter than anything measured
     # The whole model was measured as well: tests/bench/results/models.md has 1.56.
     assert found["factor"] == pytest.approx(1.56, rel=0.05)

@@ -32,7 +32,7 @@ PAPER = {
 BOUNDS = {
     "balanced": 0.70,
     "quality": 0.36,
-    "balanced" + HOPPER: 0.72,
+    "balanced" + HOPPER: 0.70,
     "quality" + HOPPER: 0.38,
     "4bit": 0.80,
     "int8-nvfp4": 0.58,
