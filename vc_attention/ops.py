@@ -164,7 +164,7 @@ def check_shared_tiles(shared_tiles: int) -> None:
 
 
 def _v_outputs(
-    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int, half_sums: bool = False
+    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int, half_sums: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, seqlen, head_dim = v.shape
     count = tiles(seqlen)
@@ -175,7 +175,7 @@ def _v_outputs(
 
 
 def _prepare_v(
-    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int, half_sums: bool = False
+    v: Tensor, perm: Tensor | None, v_format: str, means: bool, shared_tiles: int, half_sums: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     stages.check("v", v)
     check_perm(perm, v)
@@ -246,7 +246,7 @@ register(
     _k_step_outputs,
 )
 register(
-    "prepare_v(Tensor v, Tensor? perm, str v_format, bool means, int shared_tiles, bool half_sums=False) "
+    "prepare_v(Tensor v, Tensor? perm, str v_format, bool means, int shared_tiles, bool half_sums) "
     "-> (Tensor, Tensor, Tensor)",
     _prepare_v,
     _v_outputs,

@@ -1,10 +1,11 @@
 // One warp of the mma.sync kernel: 16 query rows against all key tiles.
 //
 // Per step (one tile, or two that share a reference): S = Q K^T, P = low-bit softmax of S, O += P V. 8-bit products go
-// through a fresh accumulator T, of integers or of halves, and O += weight * T; NVFP4 products are added to O by the
-// tensor core.
+// through a fresh accumulator T, of integers or as a rule of halves, and O += weight * T; NVFP4 products are added to O
+// by the tensor core.
 #pragma once
 
+#include "mma/e4m3_sums.cuh"
 #include "mma/fragments.cuh"
 #include "mma/parts.cuh"
 #include "mma/ring.cuh"
@@ -15,7 +16,7 @@ struct Warp {
     static constexpr int kColumnsO = C::kHeadDim / 8;  // products that make O
     static constexpr int kScores = 64 * C::kStepTiles;
     using Softmax_ = typename Select<C::kNvfp4Values, Nvfp4Softmax<C>, Softmax<C>>::Type;
-    using Product = typename Select<C::kInt8Values, int[4], u32[2]>::Type;  // integers, or four halves
+    using Product = typename Select<C::kInt8Values, int[4], E4m3Sums>::Type;
     using Keys = typename Select<C::kCopies == Copies::kBulk, BulkRing<KeyParts<C>>, AsyncRing<KeyParts<C>>>::Type;
     using Values =
         typename Select<C::kCopies == Copies::kBulk, BulkRing<ValueParts<C>>, AsyncRing<ValueParts<C>>>::Type;
@@ -229,14 +230,14 @@ struct Warp {
     // Row sums of what E4M3 bytes mean, as products with ones.
     static __device__ __forceinline__ void sum_codes(const u32 (&p)[16], float (&sum)[2]) {
         constexpr u32 kOnes[2] = {0x38383838, 0x38383838};  // 1.0
-        u32 product[2] = {};
+        E4m3Sums product = {};
 #pragma unroll
         for (int k = 0; k < C::kValueSteps; ++k) mma_e4m3(product, p + 4 * k, kOnes, product);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) sum[r] = unpack_f16x2(product[r]).x;
+        for (int r = 0; r < 2; ++r) sum[r] = columns(product, r).x;
     }
 
-    static __device__ __forceinline__ void multiply(u32 (&t)[2], const u32* p, const u32* v, const u32 (&from)[2]) {
+    static __device__ __forceinline__ void multiply(E4m3Sums& t, const u32* p, const u32* v, const E4m3Sums& from) {
         mma_e4m3(t, p, v, from);
     }
     static __device__ __forceinline__ void multiply(int (&t)[4], const u32* p, const u32* v, const int (&from)[4]) {
@@ -244,11 +245,11 @@ struct Warp {
     }
 
     // O += weight * T.
-    __device__ __forceinline__ void merge(const u32 (&t)[kColumnsO][2], u32) {
+    __device__ __forceinline__ void merge(const E4m3Sums (&t)[kColumnsO], u32) {
 #pragma unroll
         for (int i = 0; i < 2 * kColumnsO; ++i) {
             const int n = i / 2, r = i % 2;
-            const float2 x = unpack_f16x2(t[n][r]);
+            const float2 x = columns(t[n], r);
             o[n][2 * r] = fmaf(x.x, softmax.weight[r], o[n][2 * r]);
             o[n][2 * r + 1] = fmaf(x.y, softmax.weight[r], o[n][2 * r + 1]);
         }

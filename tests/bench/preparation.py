@@ -52,7 +52,7 @@ def subjects(shape: Shape) -> list[Subject]:
         Subject("k, a scale a step", lambda: ops.prepare_k_step(k, perm, mean, factor, 2), bytes=one),
         Subject("k, a scale a thread", lambda: ops.prepare_k(k, perm, mean, factor, True), bytes=one),
         Subject("v, E4M3", lambda: ops.prepare_v(v, perm, "e4m3", True, 2, True), bytes=one),
-        Subject("v, INT8", lambda: ops.prepare_v(v, perm, "int8", True, 2), bytes=one),
+        Subject("v, INT8", lambda: ops.prepare_v(v, perm, "int8", True, 2, False), bytes=one),
         Subject("mean and magnitude of q, for NVFP4", lambda: ops.q_center(q, blocks), bytes=shape.bytes),
         Subject("q, NVFP4", lambda: ops.prepare_q_nvfp4(q, center, amax), bytes=shape.bytes + 2 * rounded),
         Subject("k, NVFP4", lambda: ops.prepare_k_nvfp4(k, perm, mean, center, amax), bytes=shape.bytes + rounded),

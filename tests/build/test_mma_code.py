@@ -8,7 +8,7 @@ from tests.absent import absent
 from tests.build import sass
 from tests.build.test_attention_code import disassembler
 from vc_attention import kernel_table
-from vc_attention.build import compilers, toolchain
+from vc_attention.build import compilers, source, toolchain
 from vc_attention.build.units import UNITS
 
 SPECS = {(spec.unit, spec.head_dim): spec for spec in kernel_table.KERNELS if spec.arch == "mma"}
@@ -55,6 +55,19 @@ def test_products_run_on_tensor_cores_and_nothing_is_spilled(compiled, unit, arc
         assert not any(op.startswith(("LDL", "STL")) for op in kernel.opcodes), name
         used = kernel.resources
         assert used["stack"] == used["spill_stores"] == used["local"] == 0 and used["registers"] <= REGISTERS, name
+
+
+def test_compilers_without_sums_in_halves_use_floats(monkeypatch, tmp_path):
+    """CUDA before 12.8, as PyTorch for CUDA 12.6 brings it for RTX 40."""
+    tool, usable = disassembler(), compilers.available(toolchain.probe(), "nvrtc", None)[0]
+    if tool is None or not usable:
+        absent("needs nvrtc and cuobjdump")
+    flatten, condition = source.flatten, "__CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1208"
+    assert flatten(UNITS["attention_mma_expcast"].source).count(condition) == 1
+    monkeypatch.setattr(source, "flatten", lambda *path: flatten(*path).replace(condition, "0"))
+    for name, kernel in sass.kernels("attention_mma_expcast", "89", usable[0], tool, tmp_path).items():
+        products = {op for op in kernel.opcodes if op.startswith("QMMA")}
+        assert products == {"QMMA.16832.F32.E4M3.E4M3"} and kernel.resources["spill_stores"] == 0, name
 
 
 @pytest.mark.parametrize(("unit", "arch"), BUILDS)

@@ -140,13 +140,6 @@ def test_toolkit_driver_and_target_are_judged_before_compiling(toolkit, driver, 
         assert all("needs CUDA" in reason for reason in reasons)
 
 
-def test_a_unit_can_need_a_later_toolkit_than_its_target():
-    task = Task(UNITS["attention_mma_expcast"], "89")
-    _, homeless = compilers.assign([task, TASK["89"]], compilers.available(tools((12, 6)), "auto", None)[0])
-    assert homeless == {task: ["nvcc 12.6.1: sm_89 needs CUDA 12.8 or later, this is 12.6"]}
-    assert compilers.assign([task], compilers.available(tools((12, 8)), "auto", None)[0])[1] == {}
-
-
 def test_an_old_toolkit_leaves_new_gpus_to_nvrtc():
     usable, _ = compilers.available(tools((12, 4), nvrtcs=[(13, 0)]), "auto", (13, 0))
     given, homeless = compilers.assign([TASK["90a"], TASK["120a"]], usable)

@@ -49,7 +49,7 @@ def test_inputs_are_never_written(v_format):
     mean, factor = OPS.channel_stats(x, x, 64, True)
     OPS.prepare_q(x, factor)
     OPS.prepare_k(x, perm, mean, factor, True)
-    OPS.prepare_v(x, perm, v_format, True, 2)
+    OPS.prepare_v(x, perm, v_format, True, 2, False)
     assert torch.equal(x, before) and torch.equal(perm, kept)
 
 
@@ -89,8 +89,12 @@ def test_a_cuda_graph_replays_with_new_data():
 
 def test_no_graph_break():
     x = values()
-    compiled = torch.compile(lambda x: OPS.prepare_v(x, None, "int8", True, 2), fullgraph=True, backend="aot_eager")
-    assert all(torch.equal(a, b) for a, b in zip(compiled(x), OPS.prepare_v(x, None, "int8", True, 2), strict=True))
+    compiled = torch.compile(
+        lambda x: OPS.prepare_v(x, None, "int8", True, 2, False), fullgraph=True, backend="aot_eager"
+    )
+    assert all(
+        torch.equal(a, b) for a, b in zip(compiled(x), OPS.prepare_v(x, None, "int8", True, 2, False), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,9 +129,9 @@ def test_wrong_input_is_named():
     with pytest.raises(ParameterError, match="perm"):
         OPS.prepare_k(x, torch.zeros(1, 2, 700, dtype=torch.int64, device="cuda"), mean, factor, True)
     with pytest.raises(ParameterError, match="v_format"):
-        OPS.prepare_v(x, None, "e5m2", True, 1)
+        OPS.prepare_v(x, None, "e5m2", True, 1, False)
     with pytest.raises(ParameterError, match="shared_tiles"):
-        OPS.prepare_v(x, None, "int8", True, 3)
+        OPS.prepare_v(x, None, "int8", True, 3, False)
     with pytest.raises(ParameterError, match="clusters"):
         OPS.group(x, 513, 1, 1)
     with pytest.raises(ParameterError, match="centroids"):

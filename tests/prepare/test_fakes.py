@@ -31,7 +31,7 @@ def test_fakes_give_the_documented_shapes():
         got = shapes(torch.ops.vc_attention.prepare_k_step(x, None, mean, factor, 2))
         assert got == [((2, 3, 3, 128, 64), u8), ((2, 3, 3, 4), f32)]
         for v_format, scale in (("e4m3", (2, 3, 64)), ("int8", (2, 3, 3, 64))):
-            got = shapes(torch.ops.vc_attention.prepare_v(x, None, v_format, True, 1))
+            got = shapes(torch.ops.vc_attention.prepare_v(x, None, v_format, True, 1, False))
             assert got == [((2, 3, 3, 64, 128), u8), (scale, f32), ((2, 3, 1, 64, 32), f32)]
         got = shapes(torch.ops.vc_attention.prepare_v_nvfp4(x, None, False))
         assert got == [((2, 3, 3, 64, 64), u8), ((2, 3, 64), f32), ((2, 3, 0, 64, 32), f32), ((2, 3, 3, 64, 8), u8)]

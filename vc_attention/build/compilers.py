@@ -123,13 +123,13 @@ def available(tools: Toolchain, wanted: str, driver: tuple[int, int] | None) -> 
 
 
 def assign(tasks: list[Task], compilers: list[Compiler]) -> tuple[dict[Compiler, list[Task]], dict[Task, list[str]]]:
-    """Give every task the first compiler that knows it, before anything runs; the rest with the reasons."""
+    """Give every task the first compiler that knows its target, before anything runs; the rest with the reasons."""
     given: dict[Compiler, list[Task]] = {}
     homeless: dict[Task, list[str]] = {}
     for task in tasks:
         reasons = []
         for compiler in compilers:
-            refusal = targets.refusal(task.arch, compiler.version, task.unit.toolkit)
+            refusal = targets.refusal(task.arch, compiler.version)
             if refusal is None:
                 given.setdefault(compiler, []).append(task)
                 break

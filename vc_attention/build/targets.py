@@ -64,9 +64,9 @@ def parse(text: str) -> list[tuple[int, int]]:
     return found
 
 
-def refusal(target: str, toolkit: tuple[int, int], first: tuple[int, int] = (0, 0)) -> str | None:
-    """Why `toolkit` (major, minor) cannot compile for `target` what needs toolkit `first`, or None when it can."""
-    needed = max(TOOLKIT_NEEDED[target], first)
+def refusal(target: str, toolkit: tuple[int, int]) -> str | None:
+    """Why `toolkit` (major, minor) cannot compile `target`, or None when it can."""
+    needed = TOOLKIT_NEEDED[target]
     if toolkit >= needed:
         return None
     return f"sm_{target} needs CUDA {needed[0]}.{needed[1]} or later, this is {toolkit[0]}.{toolkit[1]}"

@@ -23,17 +23,13 @@ EXACT = ("--fmad=false",)
 
 @dataclass(frozen=True)
 class Unit:
-    """One row: `source` is relative to csrc/, `extra` options are spelled as both nvcc and NVRTC accept them.
-
-    `toolkit` is the first CUDA that knows its instructions, where a target's own is too old.
-    """
+    """One row: `source` is relative to csrc/, `extra` options are spelled as both nvcc and NVRTC accept them."""
 
     name: str
     source: str
     arches: tuple[str, ...]
     kernels: tuple[str, ...]
     extra: tuple[str, ...] = ()
-    toolkit: tuple[int, int] = (0, 0)
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -65,9 +61,7 @@ def _attention_sm90(probability: str, references: str) -> Unit:
     return Unit(f"attention_sm90_{probability}", f"sm90/attention_{probability}.cu", ("90a",), tuple(names))
 
 
-def attention_mma(
-    formats: str, reference: str, arches: tuple[str, ...], folder: str = "mma", toolkit: tuple[int, int] = (0, 0)
-) -> Unit:
+def attention_mma(formats: str, reference: str, arches: tuple[str, ...], folder: str = "mma") -> Unit:
     """Kernels of csrc/mma for one choice of operand formats, each with and without block means."""
     names = (
         f"vc_attention_mma_d{head_dim}_{formats}_{reference}_{mean}"
@@ -75,7 +69,7 @@ def attention_mma(
         for mean in ("mean", "plain")
     )
     source = f"{folder}/attention_{formats.removesuffix('_emulated')}.cu"
-    return Unit(f"attention_mma_{formats}", source, arches, tuple(names), toolkit=toolkit)
+    return Unit(f"attention_mma_{formats}", source, arches, tuple(names))
 
 
 UNITS = {
@@ -115,7 +109,7 @@ UNITS = {
         _attention_sm90("exact", "tile running"),
         _attention_sm90("u8", "tile"),
         attention_mma("u8", "tile", ("80", "89", "120a")),
-        attention_mma("expcast", "tile", ("89", "120a"), toolkit=(12, 8)),  # sums in fp16
+        attention_mma("expcast", "tile", ("89", "120a")),
         attention_mma("nvfp4", "running", ("120a",)),
         attention_mma("int8_nvfp4", "running", ("120a",)),
         Unit("mma_selftest", "mma/selftest.cu", ("120a",), ("vc_mma_selftest",)),

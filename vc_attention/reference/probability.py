@@ -50,7 +50,7 @@ def expcast_packed(dot: torch.Tensor, slope: torch.Tensor) -> tuple[torch.Tensor
     `top - h (max - score)`, h the eighths of an octave that a unit is worth: an fp16 number and a multiple of 2^-11, so
     that all of it is exact in a fixed point that reaches 2,048 units. Where h is so small that codes there would not be
     0 yet, a score is `floor(dot / 2048)`. top is 110, as of `expcast`, or 96 where h is 2 or more and fp16 has no
-    numbers in between. A step loses at most 255 * 2^-13 of its mass to underflow.
+    numbers in between. A step loses at most 255 * 2^-13 of its mass to underflow, with 96 twice that.
     """
     exact = (slope * (8.0 * PACK)).clamp(max=MAX_PACKED_SLOPE)
     coarse = torch.where(fixed_point(exact)[1] > 0.0, 8.0, 1.0).to(exact.dtype)
