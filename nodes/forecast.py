@@ -1,7 +1,7 @@
 """What a run will be like, before it is queued: tokens, speed and memory, from the graph around a patch node.
 
 Speed is taken from this machine's own last run of such a length; before there was one, from the measurements of
-docs/sm90-log.md where the GPU is of that kind. Everything else is counted.
+tests/bench/results/attention.md where the GPU is of that kind. Everything else is counted.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from . import history, kernels
 from .model_file import HEAD_DIM, ModelShape
 from .settings import settings
 
-# Kernel -> {tokens: how many times as fast as PyTorch's attention a complete call was on an H200}: docs/sm90-log.md,
-# against cuDNN, which is what PyTorch takes there. A call counts as the longest one that is no longer than it.
+# Kernel -> {tokens: how many times as fast as PyTorch's attention a complete call was on an H200}, from
+# tests/bench/results/attention.md: against cuDNN, which is what PyTorch takes there. A call counts as the longest one
+# that is no longer than it.
 MEASURED = {
     "attention_sm90_expcast": {75600: 2.14, 37440: 2.05, 16384: 1.63},
     "attention_sm90_u8": {75600: 1.61, 37440: 1.56, 16384: 1.27},

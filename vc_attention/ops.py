@@ -182,7 +182,7 @@ def _prepare_v(
     if v_format not in V_FORMATS:
         raise ParameterError("v_format", f"one of {', '.join(V_FORMATS)}", v_format, "choose one of these")
     check_shared_tiles(shared_tiles)
-    outputs = _v_outputs(v, perm, v_format, means, shared_tiles)
+    outputs = _v_outputs(v, perm, v_format, means, shared_tiles, half_sums)
     stages.prepare_v(v, perm, v_format, means, shared_tiles, value_max(v_format, half_sums), *outputs)
     return outputs
 

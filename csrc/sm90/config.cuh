@@ -10,7 +10,8 @@ struct Config {
     static constexpr bool kRunningMax = kRunningMax_;  // the paper's reference for P; else the maximum of its own step
     static constexpr bool kMean = kMean_;
 
-    // Scores as pairs of 16 bits, where the keys of a step have one scale and its row maximum is their reference.
+    // Scores as pairs of 16 bits, where the keys of a step have one scale and its row maximum is their reference, and
+    // sums of values in fp16 (Numerics.half_sums).
     static constexpr bool kPacked = kProbability == Probability::kExpCast && !kRunningMax;
 
     using Codes = CodeScale<kProbability, kRunningMax>;

@@ -1,4 +1,4 @@
-"""What *balanced* costs where single keys or values are far larger than all others, which normalised models do not have."""
+"""What *balanced* costs where single keys or values are far larger than all others, as normalised models have none."""
 
 from __future__ import annotations
 
