@@ -11,7 +11,7 @@ from vc_attention.config import PROFILES, Action
 from vc_attention.schedule import Schedule, Step
 
 UNITS = ("prepare", "prepare_nvfp4", "group")
-SCALE_N = 256
+SCALE_N = dispatch.KERNELS[0].block_n
 PACKED = {spec.probability for spec in dispatch.KERNELS if spec.packed}
 STEPS = 40
 FOUR_BITS = ("4bit", "int8-nvfp4")

@@ -52,10 +52,10 @@ def both(spec, means, q, k, v, dtype=torch.bfloat16, poison=False):
     return dispatch.run(operands, selftest.numerics_of(spec), dtype), expected
 
 
-def by_spec(spec, means, q, k, v):
+def by_spec(spec, means, q, k, v, numerics=None, perm=None):
     """(operands of the reference for the kernel, its output in fp64)."""
-    numerics = selftest.numerics_of(spec)
-    made = reference.prepare(q, k, v, numerics, None, means, spec.block_n, spec.packed)
+    numerics = numerics or selftest.numerics_of(spec)
+    made = reference.prepare(q, k, v, numerics, perm, means, spec.block_n, spec.packed)
     made = dataclasses.replace(made, v_mean=layout.tf32(made.v_mean))
     return made, reference.attention(made, numerics, spec.block_n, torch.float64, packed=spec.packed)
 
@@ -65,9 +65,7 @@ def by_reference(q, k, v, profile: str, action: Action):
     numerics, means = PROFILES[profile], action is not Action.PLAIN
     spec = next(spec for spec, _ in KINDS if not spec.misfits(numerics, q.shape[-1]))
     perm = reference.group(v, numerics, action).perm if means else None
-    made = reference.prepare(q, k, v, numerics, perm, means, spec.block_n, spec.packed)
-    made = dataclasses.replace(made, v_mean=layout.tf32(made.v_mean))
-    return reference.attention(made, numerics, spec.block_n, packed=spec.packed)
+    return by_spec(spec, means, q, k, v, numerics, perm)[1]
 
 
 def surround(operands: prepare.Operands) -> prepare.Operands:
@@ -200,7 +198,7 @@ def test_broken_and_huge_inputs_stay_finite(profile):
     out, _ = attend(q, k, v, numerics=PROFILES[profile], action=Action.GROUP, backend="cuda")
     expected = by_reference(q, k, v, profile, Action.GROUP)
     assert out.isfinite().all()
-    assert error(out[0, 0, :, 3:], expected[0, 0, :, 3:].double()) < LIMIT_FP8
+    assert error(out[0, 0, :, 3:], expected[0, 0, :, 3:]) < LIMIT_FP8
 
 
 @pytest.mark.parametrize("profile", ["balanced", "quality"])
@@ -216,7 +214,7 @@ def test_a_call_end_to_end(profile, action):
     expected = by_reference(*views, profile, action)
     assert all(torch.equal(view, old) for view, old in zip(views, before, strict=True))
     assert out.shape == expected.shape and out.dtype == views[0].dtype
-    assert error(out, expected.double()) < LIMIT_FP8
+    assert error(out, expected) < LIMIT_FP8
     assert out.transpose(1, 2).is_contiguous()  # [B, N, H * D] is what follows in a model
 
 
@@ -231,7 +229,7 @@ def test_calls_of_every_kind_of_length_between_nan(profile, action):
         for view, values in zip(views, inputs(1, 2, length, length, 128, seed=length), strict=True):
             view.copy_(values)
         out, _ = attend(*views, numerics=PROFILES[profile], action=action, backend="cuda")
-        found = error(out, by_reference(*views, profile, action).double())
+        found = error(out, by_reference(*views, profile, action))
         if found > (LIMIT_FEW_KEYS if length <= 300 else LIMIT_FP8):
             failures[length] = found
     assert not failures

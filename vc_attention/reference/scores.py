@@ -10,6 +10,7 @@ import torch
 from ..config import Numerics
 from .arithmetic import TINY, block_sizes, blocks, divide, hadamard, tree_sum
 from .formats import encode, encode_nvfp4, qmax, reciprocal_scale
+from .values import shared
 
 BLOCK = 128
 MOST_BALANCE = 8  # binary orders of magnitude that a channel moves at most
@@ -117,13 +118,10 @@ def quantize_k(k: torch.Tensor, numerics: Numerics, step_n: int | None = None):
     per_key = blocks(k.abs().amax(-1, keepdim=True), BLOCK)[..., 0]
     amax = torch.stack([per_key[..., group == g].amax(-1) for g in range(groups)], -1)
     if step_n is not None:
-        tiles = step_n // BLOCK
-        step = blocks(amax.amax(-1, keepdim=True), tiles).amax(-2).repeat_interleave(tiles, -2)
-        amax = step[..., : amax.shape[-2], :].expand(amax.shape)
+        amax = shared(amax.amax(-1, keepdim=True), step_n // BLOCK).expand(amax.shape)
     codes, micro, scale = quantize(k, amax[..., group].flatten(-2)[..., : k.shape[-2], None], numerics)
-    first = [
-        0 if step_n else int((group == g).nonzero()[0]) for g in range(groups)
-    ]  # a tile's last keys may be missing
+    # A key of each group; of a step any, and the last ones may be missing.
+    first = [0 if step_n else int((group == g).nonzero()[0]) for g in range(groups)]
     return codes, micro, blocks(scale, BLOCK)[..., first, 0]
 
 
